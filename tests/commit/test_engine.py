@@ -560,14 +560,14 @@ def test_a_swap_lost_to_an_outside_writer_costs_one_reload() -> None:
     run(story())
 
 
-def outside_writer(world: World) -> Any:
-    """A tower of its own, on the same catalog and storage, that commits between our reading and our swap."""
+def outside_writer(world: World, name: str = "outside") -> Any:
+    """A tower of its own, on the same catalog and storage, that commits a file between our reading and our swap."""
 
     async def step(swaps: Sequence[Swap]) -> None:
         other = World(clock=world.clock, storage=world.storage)
         other.upstream.inner = world.upstream.inner
         other.restart()
-        await (await (await other.writer("eve").refresh()).append("outside", summary=BLIND)).send()
+        await (await (await other.writer("eve").refresh()).append(name, summary=BLIND)).send()
         await world.upstream.inner.swap(swaps)
 
     return step

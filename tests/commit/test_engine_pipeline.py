@@ -12,7 +12,8 @@ import pytest
 from icetower.commit import draft, steps
 from icetower.commit import plan as commit_plan
 from icetower.commit.engine import Committed, Limits
-from icetower.commit.plan import Needs, Plan, plan
+from icetower.commit.needs import Needs
+from icetower.commit.plan import Plan, plan
 from icetower.commit.steps import Version
 from icetower.errors import Forbidden, UpstreamFailed
 from icetower.protocol.names import Identifier
@@ -497,9 +498,9 @@ def test_a_swap_that_is_always_lost_ends_with_409() -> None:
     async def story() -> None:
         world = World(limits=Limits(deadline_s=5, rounds_max=3))
         await world.create()
-        world.upstream.script = [outside_writer(world)] * 3
+        world.upstream.script = [outside_writer(world, f"outside{at}") for at in range(3)]
         assert await ends(await send(world, *await blind(world, "ann"))) == ["409 swap.lost"]
-        assert await world.live() == ["outside"] * 3
+        assert await world.live() == ["outside0", "outside1", "outside2"]
         assert world.upstream.swaps == 3
 
     run(story())

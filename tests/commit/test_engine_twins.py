@@ -289,7 +289,9 @@ def service_over(world: World, data: Path) -> tuple[Tower, Commits]:
         world.engine,
         world.heads,
         replays,
-        SafeRefusals(world.upstream.inner, world.heads, replays, records.ledger, world.manifests, writers),
+        SafeRefusals(
+            world.upstream.inner, world.heads, replays, records.ledger, world.manifests, writers, world.engine.live
+        ),
         writers,
         world.tables,
         world.gate,  # type: ignore[arg-type]
@@ -300,14 +302,14 @@ def service_over(world: World, data: Path) -> tuple[Tower, Commits]:
     return tower, commits
 
 
-async def sends(kind: str, world: World, commits: Commits) -> Callable[[], Awaitable[Any]]:
-    """Something that ann commits, as often as it is called: to one table, to two, or by the fast path."""
+async def sends(kind: str, world: World, commits: Commits, *, file: str = "ann") -> Callable[[], Awaitable[Any]]:
+    """A file that ann commits, as often as it is called: to one table, to two, or by the fast path."""
     if kind == "append":
         location = (await world.head()).metadata["location"]
-        files = (FileDescriptor(f"{location}/data/ann", 1, 100, None, {}, None, {}),)
+        files = (FileDescriptor(f"{location}/data/{file}", 1, 100, None, {}, None, {}),)
         request = AppendRequest("main", files, "key-1", None)
         return lambda: commits.append(ANN, TABLE, request, None)
-    made = await transaction(world, "ann")
+    made = await transaction(world, file)
     requests = [CommitRequest(each.table, tuple(each.requirements), Updates(each.updates)) for each in made]
     if kind == "transaction":
         return lambda: commits.commit_together(ANN, requests, None)

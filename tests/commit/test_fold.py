@@ -14,7 +14,7 @@ import pytest
 from icetower.admission.admitted import AdmittedAppend
 from icetower.admission.identity import Identity
 from icetower.commit import appends as appends_module
-from icetower.commit.appends import Folded, fold, repeated, why_not
+from icetower.commit.appends import Folded, fold, once_each, why_not
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.change import Touched
 from icetower.iceberg.listing import Listing
@@ -284,8 +284,20 @@ def test_a_tag_is_no_branch() -> None:
 
 def test_one_file_by_two_requests_of_a_group_goes_in_once() -> None:
     first, second = append("ann", file("a"), key="k1"), append("ann", file("b"), file("a"), key="k2")
-    taken = {touched.file.path for touched in first.files}
-    error = repeated(second, taken)
+    going, later, [(refused, error)] = once_each([first, second])
+    assert (going, later, refused) == ([first], [], second)
+    assert (error.status, error.rule, error.files) == (422, "append.live", ("file:///w/t/data/a",))
+    other = replace(second, files=(file("c"),))
+    assert once_each([first, other]) == ([first, other], [], [])
+
+
+def test_the_same_files_by_two_requests_of_a_group_are_one_append_of_one_principal() -> None:
+    first, again = append("ann", file("a"), file("b"), key="k1"), append("ann", file("b"), file("a"), key="k2")
+    going, [(later, error)], refused = once_each([first, again])
+    assert (going, later, refused) == ([first], again, [])
     assert error is not None
-    assert (error.status, error.rule, error.files) == (409, "append.repeated", ("file:///w/t/data/a",))
-    assert repeated(replace(second, files=(file("c"),)), taken) is None
+    assert error.rule == "append.live"
+    others = append("bob", file("b"), file("a"), key="k2")
+    assert [each for each, _ in once_each([first, others])[2]] == [others]
+    rerun = append("ann", file("c"), key="k2")
+    assert [each for each, _ in once_each([first, again, rerun])[1]] == [again, rerun], "its key was called done"

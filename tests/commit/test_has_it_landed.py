@@ -22,6 +22,7 @@ ledger   `k=2` key k stands for snapshot 2, `k=2@s1` by the running application 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -48,6 +49,7 @@ from icetower.protocol.names import Identifier
 from icetower.protocol.snapshots import Snapshot
 from icetower.protocol.updates import Updates
 from icetower.registry.principals import administrator
+from icetower.table.fences import fence
 from icetower.table.head import HeadState
 from icetower.table.keys import Keys, Unreadable
 from tests.commit.engine_world import Request, World
@@ -86,6 +88,9 @@ unreadable: key.unreadable ask_owner
     whether a commit under {name} has landed is unknown: the group file file:///t/{id}.json, which says
     what snapshot {id} stands for, is missing or damaged. Restore it and restart the server, or let the
     snapshot expire; until then look for the rows, and if they are missing, write them under {instead}
+fenced: key.fenced new_key
+    {name} was fenced: it had not landed then, and nothing lands under it any more. To write it after all, use a new
+    key, or another number
 other content: snapshot.id fix_request
     snapshot {id} is in the table already, with other content; a snapshot id stands for one snapshot
 snapshot cut-off: snapshot.cut-off ask_owner
@@ -179,6 +184,29 @@ cut off from its branch                | 1             | 1 3<2 main=3 t=1       
 staged, and sent once more             | 2<1 >         | 1 2<1 main=1                 |               | new                   | done 2
 its key before its id                  | 2<1 k         | 1[k] 2<1 main=2              |               | done 2                | done 1
 expired: its id says nothing           | 1             | 3 main=3                     |               | new                   | new
+
+# -- fenced (^)
+K4: its key is                         | append k      | 1 main=1 ^k                  |               | fenced k 0            | fenced k 0
+K4: a commit's                         | 2<1 k         | 1 main=1 ^k                  |               | fenced k 0            | fenced k 0
+K4: where there is no branch yet       | append k >dev | 1 main=1 ^k>dev              |               | fenced k 0            | fenced k 0
+another principal's                    | append k      | 1 main=1 ^k:bob              |               | new                   | new
+another branch's                       | append k      | 1 main=1 ^k>dev              |               | new                   | new
+another key                            | append k      | 1 main=1 ^k2                 |               | new                   | new
+an application of the key's name       | append k      | 1 main=1 ^a7                 |               | new                   | new
+it is in the table                     | append k      | 1[k] main=1 ^k               |               | done 1                | done 1
+its ids are                            | 1 k           | 1 main=1 ^k                  |               | done 1                | done 1
+K2: it was rolled back                 | append k      | 1 2<1[k] 3<1 main=3 ^k       |               | rolled-back k 2       | rolled-back k 2
+H1: it has expired                     | append k      | 3<2 main=3 ^k                | k=1 left 1    | done 1                | fenced k 0
+K2: left behind by a registration      | append k      | 3 main=3 ^k                  | k=9 registered 5 | fenced k 0         | fenced k 0
+it may be in a lost group file         | append k      | 1 5<1 main=5 !5 ^k           |               | fenced k 0            | unreadable k 5
+K4: its number is                      | append a7     | 1 main=1 ^a7                 |               | fenced a7 0           | fenced a7 0
+K4: below one that has landed          | append a7     | 1[a8] main=1 ^a7             |               | fenced a7 0           | fenced a7 0
+K4: below one that the ledger has      | append a7     | 1 main=1 ^a7                 | a8=1          | fenced a7 0           | fenced a7 0
+a lower number                         | append a6     | 1 main=1 ^a7                 |               | new                   | new
+a higher number                        | append a8     | 1 main=1 ^a7                 |               | new                   | new
+the number is in the table             | append a7     | 1[a7] 2<1[a8] main=2 ^a7     |               | done 2                | done 2
+K4: its key is new, its number fenced  | append k a7   | 1 main=1 ^a7                 |               | fenced a7 0           | fenced a7 0
+K4: its key is fenced, its number new  | append k a7   | 1 main=1 ^k                  |               | fenced k 0            | fenced k 0
 
 # -- with a group file that cannot be read
 a key may be in it                     | append k      | 1 5<1 main=5 !5              |               | new                   | unreadable k 5
@@ -293,16 +321,20 @@ def head_of(text: str) -> HeadState:
     snapshots: list[dict[str, Any]] = []
     refs: dict[str, Any] = {}
     lost: list[int] = []
+    fences: dict[str, str] = {}
     for name, *marks in words_of(text):
         if name.startswith("!"):
             lost.append(int(name[1:]))
+        elif name.startswith("^"):
+            [setting] = fence(Write.of(["append", *re.split("(?=[:>])", name[1:])]).identity, {}, now_ms=0, until_ms=1)
+            fences |= setting["updates"]
         elif "=" in name:
             ref, _, at = name.partition("=")
             refs[ref] = {"snapshot-id": int(at), "type": "tag" if ref == "t" else "branch"}
         else:
             write = Write.of([name, *marks])
             snapshots.append(write.snapshot(*write.snapshots[0], landed=True))
-    metadata = new_table() | {"table-uuid": UUID, "snapshots": snapshots, "refs": refs}
+    metadata = new_table() | {"table-uuid": UUID, "snapshots": snapshots, "refs": refs} | {"properties": fences}
     unreadable = [Unreadable(i, "main", i, f"file:///t/{i}.json") for i in lost]
     return HeadState("file:///t/1.json", metadata, indexed=Keys.of(snapshots).with_unreadable(unreadable))
 
@@ -424,10 +456,12 @@ numbers that rise                             | a1:a a2:b                  | app
 a number no higher than one that goes in      | a2:a a1:b a2:c             | appended, replayed, replayed
 numbers of two applications                   | a2:a b1:b                  | appended, appended
 another principal's                           | k:a k:b:bob                | appended, appended
-one file under two keys                       | k1:a k2:a                  | appended, append.repeated
+one file under two keys                       | k1:a k2:a                  | appended, replayed
+one file by two principals                    | k1:a k2:a:bob              | appended, append.live
 K1: a refused one leaves its key free         | k:a? k:b                   | commit.spec, appended
 a refused one leaves its number free          | a2:a? a1:b                 | commit.spec, appended
-a repeated file leaves its key free           | k1:a k2:a k2:b             | appended, append.repeated, appended
+a repeated file leaves its key free           | k1:a k2:a:bob k2:b:bob     | appended, append.live, appended
+its key was called done                       | k1:a k2:a k2:b             | appended, replayed, replayed
 of a table that was dropped                   | k:a! k:b                   | requirement.assert-table-uuid, appended
 """
 
@@ -533,7 +567,7 @@ def test_a3_k2_whether_a_transaction_has_landed(
         requests = [await blind_append(world, table, "again") for table in (TABLE, OTHER)]
         found: dict[str, str] = {}
         members = [await request.admitted() for request in requests]
-        look = LastLook(world.heads, look_s=1)
+        look = LastLook(world.heads, world.engine.live, look_s=1)
         found["away"] = heard(await look.answers(members, CommitConflict("late", rule="queue.deadline")))
         tower, commits = service_over(world, tmp_path)
         sent = [CommitRequest(each.table, tuple(each.requirements), Updates(each.updates)) for each in requests]

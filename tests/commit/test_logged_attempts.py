@@ -81,7 +81,7 @@ def test_appends_of_one_group_have_equal_shares(tmp_path: Path) -> None:
         await world.create(table=OTHER)
         tower, commits = service_over(world, tmp_path)
         await (await sends("append", world, commits))()
-        await (await sends("transaction", world, commits))()
+        await (await sends("transaction", world, commits, file="other"))()
         await tower.records.journal.flush()
         logged = await tower.records.ledger.recent()
         await tower.close()

@@ -11,7 +11,7 @@ import pytest
 
 from icetower.contracts.model import Operation
 from icetower.errors import BadRequest, IcetowerError, TooManyRequests
-from icetower.gateway.checks import CHECKS, CheckRoutes
+from icetower.gateway.checks import CHECKS, CheckRate
 from icetower.protocol.checks import IntentRequest, parse_check
 from icetower.protocol.commits import CommitRequest
 from icetower.registry.principals import administrator
@@ -235,19 +235,17 @@ def test_who_may_not_see_the_table_learns_nothing_of_it(tmp_path: Path, monkeypa
 def test_checks_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         async with scene(tmp_path, monkeypatch) as place:
-            routes = CheckRoutes(
-                place.tower.front, place.tower.checks, place.tower.lake.manifests.parsing, place.tower.front.ambient
-            )
+            rate = CheckRate(place.tower.front.ambient)
 
             def many(count: int) -> None:
                 for _ in range(count):
-                    routes._take_turn("bob")  # pyright: ignore[reportPrivateUsage]
+                    rate.take_turn("bob")
 
             many(CHECKS[0])
             with pytest.raises(TooManyRequests) as refused:
                 many(100)
             assert (refused.value.rule, refused.value.next_step) == ("check.rate", "wait_until")
-            routes._take_turn("ann")  # pyright: ignore[reportPrivateUsage]
+            rate.take_turn("ann")
 
     asyncio.run(story())
 

@@ -81,7 +81,7 @@ def _audit(world: World) -> None:
 
 
 def _sales_table(world: World) -> None:
-    """`table` is shop.sales as an administrator has loaded it, and `rows` are some for it."""
+    """`table` is shop.sales as an administrator has loaded it from `tower`, and `rows` are some for it."""
     world.python(
         Block(
             "page_scenes.py",
@@ -92,7 +92,8 @@ def _sales_table(world: World) -> None:
             "from icetower.cli.own_tower import own_tower, token_for\n"
             "from pyiceberg.catalog import load_catalog\n"
             "uri = own_tower().uri\n"
-            "catalog = load_catalog('tower', **Tower(uri, token_for(uri)).pyiceberg_properties())\n"
+            "tower = Tower(uri, token_for(uri))\n"
+            "catalog = load_catalog('tower', **tower.pyiceberg_properties())\n"
             "table = catalog.load_table('shop.sales')\n"
             "rows = pa.table({'id': [7], 'region': ['eu'], 'day': [7]})\n",
         )

@@ -26,10 +26,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, DayTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestampType
 
+from icetower.agent import Landed
 from icetower.contracts.document import load as load_contract
 from icetower.gateway.settings import Settings, load_settings
 from icetower.protocol.appends import parse_append
 from icetower.protocol.checks import IntentRequest, parse_check
+from icetower.protocol.landings import parse_fence
 from icetower_client_model.cases import Case
 from icetower_simulator.experiments import parse as parse_experiment
 from tests.pages.page_blocks import ROOT, Block
@@ -264,6 +266,15 @@ def _dry_run_request(document: Any) -> None:
     assert found.regions()
 
 
+def _landed_answer(document: Any) -> None:
+    assert Landed.of(document).landed
+    assert document.keys() == {"landed", "snapshot-id", "fenced", "error"}
+
+
+def _fence_request(document: Any) -> None:
+    assert parse_fence(json.dumps(document).encode()).key == document["key"]
+
+
 def _dry_run_answer(document: Any) -> None:
     names = {"allowed", "outcome", "error", "snapshot", "operations", "partitions", "shadowed", "wait_ms"}
     assert document.keys() == names
@@ -309,6 +320,8 @@ CHECKS: Mapping[str, Callable[[Any], None]] = {
     "append answer": _append_answer,
     "dry run request": _dry_run_request,
     "dry run answer": _dry_run_answer,
+    "landed answer": _landed_answer,
+    "fence request": _fence_request,
     "partition request": _partition_request,
     "escalation webhook": _escalation_webhook,
     "case": _case,

@@ -49,7 +49,8 @@ def _leading(step: str, rules: Mapping[str, Rule]) -> Iterator[str]:
         found = [refusal for refusal in rule.refusals if refusal.next_step == step]
         shortened = id_ in only and (step == USUAL or (_family(id_) in whole and id_ != _family(id_)))
         if found and not shortened:
-            yield " ".join((f"`{id_}`", *sorted({refusal.condition for refusal in found} - {""})))
+            conditions = " or ".join(sorted({refusal.condition for refusal in found} - {""}))
+            yield f"`{id_}` {conditions}".strip()
     if step == USUAL:
         yield "and every rule that no other row names"
 

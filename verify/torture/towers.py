@@ -247,7 +247,7 @@ class Service:
         outcomes = Outcomes(escalations, Owners(registry, ambient), self.answers, Undeclared(ambient, Events(ambient)))
         replays = Replays(self.heads, ledger)
         writers = Writers(ledger, ambient)
-        refusals = SafeRefusals(door, self.heads, replays, ledger, manifests, writers)
+        refusals = SafeRefusals(door, self.heads, replays, ledger, manifests, writers, self.engine.live)
         self.commits = Commits(
             gate,
             self.engine,

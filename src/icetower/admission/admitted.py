@@ -123,6 +123,30 @@ class AdmittedAppend(_Identified):
             yield part.spec.spec_id, part.partition
 
 
+@dataclass(frozen=True, slots=True)
+class AdmittedFence(_Identified):
+    """A fence that may be set: no write of this identity is to land any more, unless it has landed.
+
+    Attributes:
+        identity: of the write.
+        by: who asks for it: its writer, or an administrator.
+        table_uuid: of the table that the question was asked of.
+        until_ms: until when it holds, at least.
+    """
+
+    identity: Identity
+    identifier: Identifier
+    by: str
+    contract: str
+    contract_version: int
+    table_uuid: str
+    until_ms: int
+
+    @property
+    def principal(self) -> str:
+        return self.by
+
+
 def fingerprint(updates: Sequence[JSON], changes: Sequence[Change]) -> str:
     """Stands for a commit's content: the files it adds and removes, and its other updates.
 

@@ -93,6 +93,12 @@ class Identity(Names):
         given = [name for name in (self.key, self.application) if name is not None]
         return frozenset(repr((self.principal, self.ref, name)) for name in given)
 
+    @property
+    def asked_by(self) -> frozenset[str]:
+        """By what it is known to those who ask whether it is under way: its key, its number, its snapshots."""
+        given = [name for name in (self.key, self.application) if name is not None]
+        return frozenset((*map(str, self.snapshot_ids), *(f"of {self.principal!r} {self.ref!r} {n!r}" for n in given)))
+
     def landed_as(self, snapshots: tuple[int, ...]) -> KeyRecord:
         """Its names, beside the snapshots that it became."""
         return KeyRecord(self.principal, self.ref, self.key, self.application, snapshots)

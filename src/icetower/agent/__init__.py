@@ -15,6 +15,7 @@ from icetower.agent.appends import Appended, DataFile
 from icetower.agent.client import Tower
 from icetower.agent.deliveries import Delivery, Sent, Slot
 from icetower.agent.keys import having_read, keyed, new_key, reads
+from icetower.agent.landings import Landed
 from icetower.agent.merged_view import merged_view
 from icetower.agent.recovery import Patience, carry_out, refusal_of
 from icetower.agent.sending import send
@@ -24,6 +25,7 @@ __all__ = [
     "Appended",
     "DataFile",
     "Delivery",
+    "Landed",
     "Patience",
     "Sent",
     "Slot",

@@ -10,12 +10,14 @@ from urllib.parse import quote
 import httpx2
 
 from icetower import errors
+from icetower.agent import landings
 from icetower.agent.appends import Appended, Appender, DataFile
 from icetower.agent.causes import unreachable, without_password
 from icetower.agent.channel import Channel
 from icetower.agent.data_folders import DataFolders
 from icetower.agent.deliveries import Delivery, Slot
 from icetower.agent.failures import error_of
+from icetower.agent.landings import Landed
 from icetower.protocol.names import Identifier, namespace_to_path
 
 TIMEOUT_S = 30.0
@@ -120,20 +122,46 @@ class Tower:
                 refusals have it, or one value or a list of them for each field of the table's partition spec.
         """
         intent = {"operation": operation, "partitions": [*partitions], "files": files, "bytes": size_bytes}
-        identifier = Identifier.parse(table)
-        path = f"/v1/namespaces/{namespace_to_path(identifier.namespace)}/tables/{_quoted(identifier.name)}/check"
+        path = landings.route(table, "check")
         return self._request("POST", path, json={"intent": intent} if commit is None else dict(commit))
 
-    def landed(self, table: str, key: str, *, ref: str = "main") -> dict[str, Any]:
-        """Whether what the caller has sent under a key is in the table, after a lost answer.
+    def landed(
+        self,
+        table: str,
+        key: str | None = None,
+        *,
+        application: tuple[str, int] | None = None,
+        snapshot_id: int | None = None,
+        ref: str = "main",
+        principal: str | None = None,
+    ) -> Landed:
+        """Whether a write is in the table, after a lost answer.
 
-        Returns `outcome`, ``replayed`` (it is there, as `snapshot`) or ``new`` (it is not, and may be sent again under
-        the key), or an `error` where the key stands for something that was rolled back, or nobody can tell any more.
-        A write that is still on its way is not in the table yet.
+        Args:
+            table: ``namespace.table``.
+            key, application, snapshot_id: one of them: the write's key, its (application, sequence), or the id of its
+                snapshot.
+            ref: the branch that it was sent for.
+            principal: the writer, if it is not the caller; for administrators.
         """
-        identifier = Identifier.parse(table)
-        path = f"/v1/namespaces/{namespace_to_path(identifier.namespace)}/tables/{_quoted(identifier.name)}/check"
-        return self._request("POST", path, json={"landed": {"key": key, "ref": ref}})
+        params = landings.query(key, application, snapshot_id, ref, principal)
+        return Landed.of(self._request("GET", landings.route(table, "landed"), params=params))
+
+    def fence(
+        self,
+        table: str,
+        key: str | None = None,
+        *,
+        application: tuple[str, int] | None = None,
+        ref: str = "main",
+        principal: str | None = None,
+    ) -> Landed:
+        """Make sure that a write never lands, unless it has landed already: then it stays, and the answer says so.
+
+        Once this returns, no request under that key, or that number, can land at any tower. Arguments as of `landed`.
+        """
+        body = landings.fence(key, application, ref, principal)
+        return Landed.of(self._request("POST", landings.route(table, "fence"), json=body, timeout=ANSWER_WITHIN_S))
 
     def load(self, table: str) -> dict[str, Any]:
         """A table as the catalog's protocol has it: `metadata`, `metadata-location`, `config`."""

@@ -38,6 +38,8 @@ COMMANDS = {
     "commits": "commits:commits",
     "bypasses": "commits:bypasses",
     "forget": "commits:forget",
+    "landed": "landings:landed",
+    "fence": "landings:fence",
     "tables": "declarations:tables",
     "tables list": "table_list:list_tables",
     "plan": "plan:plan",

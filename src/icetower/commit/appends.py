@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from icetower.admission.admitted import AdmittedAppend
-from icetower.errors import CommitConflict
+from icetower.commit.twice import NAMED_MAX
+from icetower.errors import CommitConflict, KeyMisused
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.change import Change, ListDiff, Touched, summary_totals
 from icetower.iceberg.listing import Listing, assign_row_ids, write_listing
@@ -183,16 +184,19 @@ def another_table(identifier: Identifier) -> CommitConflict:
 
 def once_each(
     able: Sequence[AdmittedAppend],
-) -> tuple[list[AdmittedAppend], list[AdmittedAppend], list[tuple[AdmittedAppend, CommitConflict]]]:
+) -> tuple[
+    list[AdmittedAppend], list[tuple[AdmittedAppend, KeyMisused | None]], list[tuple[AdmittedAppend, KeyMisused]]
+]:
     """The appends of a group that go in, those that are sent once more meanwhile, and those that are refused.
 
     Who sends again joins the first, and gets its answer (trap A3). Only what goes in may answer for another: an append
-    that is refused leaves its key and its number free.
+    that is refused leaves its key and its number free. One whose files all come with another append of its principal
+    joins that one, too, and has with it what would refuse it.
     """
     going: list[AdmittedAppend] = []
-    later: list[AdmittedAppend] = []
-    refused: list[tuple[AdmittedAppend, CommitConflict]] = []
-    files: set[str] = set()
+    later: list[tuple[AdmittedAppend, KeyMisused | None]] = []
+    refused: list[tuple[AdmittedAppend, KeyMisused]] = []
+    files: dict[str, str] = {}
     keys: set[tuple[str, str]] = set()
     numbers: dict[tuple[str, str], int] = {}
     for append in able:
@@ -200,14 +204,19 @@ def once_each(
         name, number = append.application or ("", 0)
         same = append.key is not None and own_key in keys
         if same or (append.application is not None and number <= numbers.get((append.principal, name), -1)):
-            later.append(append)
+            later.append((append, None))
             continue
-        error = repeated(append, files)
-        if error is not None:
-            refused.append((append, error))
-            continue
-        going.append(append)
-        files |= {touched.file.path for touched in append.files}
+        paths = [touched.file.path for touched in append.files]
+        again = [path for path in paths if path in files]
+        if again:
+            error = being_appended(append, again)
+            if len(again) < len(paths) or any(files[path] != append.principal for path in again):
+                refused.append((append, error))
+                continue
+            later.append((append, error))
+        else:
+            going.append(append)
+            files |= dict.fromkeys(paths, append.principal)
         if append.key is not None:
             keys.add(own_key)
         if append.application is not None:
@@ -215,19 +224,17 @@ def once_each(
     return going, later, refused
 
 
-def repeated(append: AdmittedAppend, taken: set[str]) -> CommitConflict | None:
-    """Why an append cannot join a group that has taken the files `taken`: it names one of them again; else None.
+def being_appended(append: AdmittedAppend, paths: Sequence[str]) -> KeyMisused:
+    """The refusal of an append that cannot join a group which has taken some of its files.
 
     A client that has lost its key and sends the same files again would have their rows read twice.
     """
-    again = next((touched.file.path for touched in append.files if touched.file.path in taken), None)
-    if again is None:
-        return None
-    return CommitConflict(
-        f"the file {again} is being appended to {append.identifier} by another request at this moment; look whether it "
-        "is in the table before sending it again, and send retries under the key of the first attempt",
-        rule="append.repeated",
-        files=(again,),
+    return KeyMisused(
+        f"the file {paths[0]} is being appended to {append.identifier} by another request at this moment; do not "
+        "delete it, look whether it is in the table before sending it again, and send retries under the key of the "
+        "first attempt",
+        rule="append.live",
+        files=tuple(paths[:NAMED_MAX]),
         next_step="none",
     )
 

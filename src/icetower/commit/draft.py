@@ -14,6 +14,7 @@ import orjson
 
 from icetower.admission.admitted import Admitted
 from icetower.commit.merging import merge_small
+from icetower.commit.twice import already_there
 from icetower.errors import CommitConflict, KeyMisused
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.change import COUNTED, Change, Touched, own_added_entries, summary_totals
@@ -315,6 +316,8 @@ class _Finisher:
         data = write_manifest(entries, format_version=version, snapshot_id=snapshot_id, **shape)
         path = self._path(f"{self._new_name()}-m0.avro")
         self._new_files.files[path] = data
+        if content == DATA:
+            self._new_files.live[path] = [entry.file.path for entry in entries if entry.status != DELETED]
         self._new_files.manifests[path] = Manifest(
             tuple(_as_written(entry, snapshot_id) for entry in entries),
             spec_id,
@@ -531,6 +534,8 @@ def _check_refs_kept(refs: Mapping[str, Mapping[str, Any]], member: Admitted) ->
 
 def _check_fits(staged: StagedTable, change: Change) -> None:
     """What a change names must exist in the head; manifests and deletes must be of the head's format (trap R8)."""
+    if change.again:  # whether on its branch or not: its rows would be in this snapshot twice
+        raise already_there(change.again)
     metadata = staged.view
     sent = change.snapshot
     # Entries that stay say their sequence number themselves, which format version 1 cannot: they would have none.

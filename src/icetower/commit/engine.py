@@ -28,7 +28,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from icetower.admission.admitted import Admitted, AdmittedAppend
+from icetower.admission.admitted import Admitted, AdmittedAppend, AdmittedFence
 from icetower.ambient import Ambient
 from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.head import Heads
@@ -37,8 +37,7 @@ from icetower.commit.last_look import SENT_BACK, LastLook, as_error, draining, l
 from icetower.commit.limits import Limits
 from icetower.commit.plan import Plan
 from icetower.commit.queue import Committed, Member, Waiting, bases_of, regrouped
-from icetower.commit.resolution import half_known
-from icetower.commit.steps import Planner, Step, Version
+from icetower.commit.steps import Planner, Step, Version, require_one_answer
 from icetower.commit.swaps import Swaps, Timed
 from icetower.commit.table_state import GroupOutcome, InFlightGroup, TableState
 from icetower.errors import (
@@ -83,7 +82,8 @@ class Engine:
         self._gatekeeper = gatekeeper
         self._planner = Planner(storage, manifests, ambient, self.limits)
         self._swaps = Swaps(upstream, storage, heads, ambient, settle_s=self.limits.settle_s, timed=timed)
-        self._look = LastLook(heads, look_s=self.limits.look_s)
+        self.live = self._planner.live
+        self._look = LastLook(heads, self.live, look_s=self.limits.look_s)
         self._budget = manifests.budget
         self._landed = Landed()
         self._tables: dict[Identifier, TableState] = {}
@@ -200,6 +200,10 @@ class Engine:
         """
         version = await self._load(self._table(member.identifier))
         return await self._planner.alone(version, member), version.head
+
+    def under_way(self, identifier: Identifier, names: frozenset[str]) -> bool:
+        """Whether a write is on its way here that goes by one of these (`Identity.asked_by`)."""
+        return identifier in self._tables and self._tables[identifier].has_under_way(names)
 
     def queued(self, identifier: Identifier | None = None) -> int:
         """How many commits wait for a table; None: for any."""
@@ -428,11 +432,7 @@ class Engine:
             await self._plan(table, (waiting,), await self._load(table))
             for table, waiting in zip(tables, ordered, strict=True)
         ]
-        for step in steps:
-            for refusal in step.plan.refused:
-                raise refusal.error
-        if len({bool(step.plan.replayed) for step in steps}) > 1:
-            raise half_known()
+        require_one_answer(steps)
         return list(zip(tables, steps, strict=True))
 
     # -- one group, or one transaction ----------------------------------------------------------------------------
@@ -562,13 +562,11 @@ class Engine:
     def _waiting(self, table: TableState, member: Member, request: str) -> Waiting:
         answer: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
         names = member.identity.in_flight
-        table.under_way.update(names)
+        every = names if isinstance(member, AdmittedFence) else names | member.identity.asked_by
+        table.begun(every)
 
         def answered(done: asyncio.Future[Committed]) -> None:
-            for name in names:
-                table.under_way[name] -= 1
-                if not table.under_way[name]:
-                    del table.under_way[name]
+            table.ended(every)
             # A client may hang up before its answer; its error needs no reader then.
             if not done.cancelled():
                 done.exception()

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from icetower.admission.admitted import Admitted, AdmittedAppend
+from icetower.admission.admitted import Admitted, AdmittedAppend, AdmittedFence
 from icetower.admission.identity import application_of
 from icetower.commit.group_keys import GroupKeys, commits_of, group_of
 from icetower.commit.retention import YOUNG_MS
@@ -42,7 +42,9 @@ class Gatekeeper:
         # By the uuid of a table: when snapshots with keys went last from it that were young.
         self._young_gone_ms: OrderedDict[str, int] = OrderedDict()
 
-    async def still_admits(self, members: Sequence[Admitted | AdmittedAppend]) -> Mapping[int, IcetowerError]:
+    async def still_admits(
+        self, members: Sequence[Admitted | AdmittedAppend | AdmittedFence]
+    ) -> Mapping[int, IcetowerError]:
         """The members that may no longer go on: position → why (trap K4)."""
         # Without authentication there is nobody to revoke.
         bound = {member.principal for member in members if member.principal != RESERVED_NAME}
@@ -114,7 +116,7 @@ class Gatekeeper:
         await self._ledger.write(Batch(commits=list(kept.values()), groups=groups, expired=expired))
 
     async def landed_meanwhile(
-        self, old: HeadState, members: Sequence[Admitted | AdmittedAppend]
+        self, old: HeadState, members: Sequence[Admitted | AdmittedAppend | AdmittedFence]
     ) -> Mapping[int, IcetowerError]:
         """Members whose keys have landed since they were admitted, and whose snapshots have been removed since (K4).
 

@@ -13,13 +13,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from icetower.admission.admitted import Admitted
 from icetower.commit.head import Heads
+from icetower.commit.live_files import LiveFiles
 from icetower.commit.plan import Member, landed
 from icetower.commit.queue import Committed
 from icetower.commit.resolution import half_known
+from icetower.commit.twice import already_there, brought, is_picked
 from icetower.counting import counted
 from icetower.errors import CommitConflict, CommitStateUnknown, IcetowerError, KeyMisused, ValidationFailed
 from icetower.protocol.names import Identifier
+from icetower.table.head import HeadState
 
 SENT_BACK = ("queue.deadline", "queue.full", "database.busy")
 """Rules of refusals that say nothing of the commit itself: where it is under way by another request, it may wait on."""
@@ -29,11 +33,13 @@ class LastLook:
     """Looks for commits in the heads of their tables.
 
     Args:
+        live: knows the data files of their branches.
         look_s: how long a look may take.
     """
 
-    def __init__(self, heads: Heads, *, look_s: float) -> None:
+    def __init__(self, heads: Heads, live: LiveFiles, *, look_s: float) -> None:
         self._heads = heads
+        self._live = live
         self._look_s = look_s
 
     async def answer(self, member: Member, refusal: IcetowerError) -> Committed | IcetowerError:
@@ -43,6 +49,7 @@ class LastLook:
         try:
             async with asyncio.timeout(self._look_s):
                 head = await self._heads.load(member.identifier, settled=True)
+                again = await self._added_again(head, member)
         except (IcetowerError, TimeoutError) as error:
             unknown = CommitStateUnknown(
                 f"{refusal.message}. But whether another server had committed it before is unknown, since the head "
@@ -55,7 +62,15 @@ class LastLook:
             snapshots = landed(head, member)
         except (KeyMisused, ValidationFailed) as error:  # it is there, but not as it was sent
             return error
-        return refusal if snapshots is None else Committed("replayed", head, snapshots, 0.0, 1)
+        if snapshots is not None:
+            return Committed("replayed", head, snapshots, 0.0, 1)
+        return already_there(again, str(member.identifier)) if again else refusal
+
+    async def _added_again(self, head: HeadState, member: Member) -> list[str]:
+        """The data files that a commit adds, and that are live on its branch: its client may not delete these."""
+        if not isinstance(member, Admitted) or not member.ref or any(is_picked(c.snapshot) for c in member.changes):
+            return []
+        return sorted(await self._live.named(head, member.ref, brought(member)))
 
     async def answers(self, members: Sequence[Member], refusal: IcetowerError) -> list[Committed] | IcetowerError:
         """Likewise for a transaction: its answers, where all of it is in the tables."""

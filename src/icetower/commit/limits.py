@@ -44,6 +44,9 @@ class Limits:
     """How often the plan of one group may ask for manifests that it lacks."""
     read_files_max: int = 10_000
     """How many manifests and manifest lists it may ask for."""
+    lately_ms: int = 24 * 3_600_000
+    """Data files that came no longer ago are known before a commit is judged that may add them again: as long as keys
+    are kept."""
     metadata_max_bytes: int = METADATA_MAX_BYTES
     """Longer metadata would not be read again, and so none is written."""
 

@@ -1,144 +1,43 @@
-"""Does an append by the fast path name a file that is in the table already? Its rows would be read twice.
+"""`LiveFiles`: the live paths of branches, and the reading of what is not known of them.
 
-The plan asks `check`, which knows the live paths of the branch (`table.live_paths`) and parses nothing: what a group
-adds is noted when it is planned. Manifests that nobody has read yet, of a table's head after a start or of another
-client's commit, are read once. `LiveFiles.warm` does that before an append is queued, so that no other commit waits.
+The plan asks `commit.twice`, which knows the live paths of the branch (`table.live_paths`) and parses nothing: what a
+group adds is noted when it is planned. Manifests that nobody has read yet, of a table's head after a start or of
+another client's commit, are read once: for appends by the fast path all of them, by `LiveFiles.warm` before an append
+is queued, so that no other commit waits; for commits those that came lately.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from weakref import WeakValueDictionary
 
 from icetower.admission.admitted import AdmittedAppend
-from icetower.errors import CommitConflict, KeyMisused, NotFound, ValidationFailed
+from icetower.commit.twice import places_of, pruned_by
+from icetower.errors import CommitConflict, IcetowerError, NotFound, ValidationFailed
 from icetower.files.changes import Manifests
-from icetower.iceberg.change import Change
-from icetower.iceberg.entries import Files, NeedsFile
 from icetower.iceberg.listing import Listing
-from icetower.iceberg.manifests import DELETED, ManifestFile, read_manifest
-from icetower.iceberg.partitions import PartitionSpec
-from icetower.iceberg.pruning import can_contain
+from icetower.iceberg.manifests import ManifestFile, read_manifest
 from icetower.recent import Recent
+from icetower.storage.port import GROUP_FILE, Storage
+from icetower.table.groups import Group, read_group
 from icetower.table.head import HeadState
-from icetower.table.live_paths import LivePaths, Place, live_in, plain
+from icetower.table.live_paths import LivePaths, live_in, plain
 
 LIVE_SHARE = 0.25
 """The part of the caches' budget that the live paths of all branches may take, the most recently used first."""
 
 READ_AT_ONCE = 16
 
-LivePathsOf = Callable[[str], LivePaths]
-"""The live paths of a branch of a table, by its name."""
-
-
-class NeedsPaths(Exception):
-    """Manifests must be read first.
-
-    Attributes:
-        ref: the branch.
-        rows: the manifests.
-    """
-
-    def __init__(self, ref: str, rows: Iterable[ManifestFile]) -> None:
-        self.ref = ref
-        self.rows = tuple(rows)
-        super().__init__([row.path for row in self.rows])
-
-
-def check(
-    appends: Sequence[AdmittedAppend],
-    listing: Listing,
-    live: LivePaths,
-    files: Files,
-    specs: Mapping[int, PartitionSpec],
-) -> dict[int, KeyMisused]:
-    """Why appends to one branch may not go in, by their position: they name a file that is live there.
-
-    Args:
-        listing: of the branch's head.
-        files: manifests that are known.
-
-    Raises:
-        NeedsPaths: manifests must be read first.
-        NeedsFile: a manifest that may hold one of the files must be read again.
-    """
-    places = places_of(appends)
-    unread = live.unread(listing, places, pruned_by(specs))
-    if unread:
-        raise NeedsPaths(appends[0].ref, unread)
-    found: dict[int, KeyMisused] = {}
-    for position, append in enumerate(appends):
-        for touched in append.files:
-            path = touched.file.path
-            manifest = next((m for m in live.holding(listing, path) if _is_live(path, m, files)), None)
-            if manifest is not None:
-                found[position] = _refusal(append, path)
-                break
-    return found
-
-
-def places_of(appends: Iterable[AdmittedAppend]) -> set[Place]:
-    """The partitions that appends go to."""
-    return {(touched.spec_id, touched.file.partition) for append in appends for touched in append.files}
-
-
-def pruned_by(specs: Mapping[int, PartitionSpec]) -> Callable[[ManifestFile, Collection[Place]], bool]:
-    """Whether a manifest may, by its bounds, hold a file that is said to belong to one of these partitions.
-
-    A file may have been added under another spec than the one that is named for it now.
-    """
-
-    def may_hold(row: ManifestFile, places: Collection[Place]) -> bool:
-        spec = specs.get(row.spec_id)
-        if spec is None or any(spec_id != row.spec_id for spec_id, _ in places):
-            return True
-        try:
-            return can_contain(row, spec, places)
-        except (ValidationFailed, TypeError, ValueError, AttributeError):
-            return True
-
-    return may_hold
-
-
-def _is_live(path: str, manifest: str, files: Files) -> bool:
-    known = files.manifests.get(manifest)
-    if known is None:
-        raise NeedsFile(manifest, is_list=False)
-    return any(entry.status != DELETED and plain(entry.file.path) == plain(path) for entry in known.entries)
-
-
-def _refusal(append: AdmittedAppend, path: str) -> KeyMisused:
-    # Not 409, upon which a client may believe its files lost and delete them: they are in the table (trap A3).
-    return KeyMisused(
-        f"the file {path} is in {append.identifier} already, on branch {append.ref}; appended again, its rows would be "
-        "read twice. Do not delete it. If it was appended under another key or number, it is done; else write the rows "
-        "into a new file",
-        rule="append.live",
-        files=(path,),
-        next_step="none",
-    )
-
-
-def named_by(change: Change) -> dict[str, list[str]]:
-    """The live paths of the manifests that a plain append adds, where its change tells all of them; else nothing.
-
-    An entry that is there already says nothing of itself in a change: its manifest has to be read.
-    """
-    added = change.entries_added
-    plain_append = change.is_pure_append and not (change.diff.removed or change.diff.altered or change.problems)
-    if not plain_append or sum(map(len, added.values())) != len(change.added):
-        return {}
-    if any(row.existing_files != 0 or row.added_files != len(added.get(row.path, ())) for row in change.diff.added):
-        return {}
-    return {path: [entry.file.path for entry in entries] for path, entries in added.items()}
+log = logging.getLogger("icetower")
 
 
 class LiveFiles:
-    """The live paths of the branches with recent appends, and the reading of what is not known of them."""
+    """The live paths of the branches that were written to lately, and the reading of what is not known of them."""
 
-    def __init__(self, manifests: Manifests) -> None:
+    def __init__(self, storage: Storage, manifests: Manifests) -> None:
+        self._storage = storage
         self._manifests = manifests
         self._branches: Recent[LivePaths] = manifests.budget.cache("live files", share=LIVE_SHARE)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -151,10 +50,6 @@ class LiveFiles:
             found = LivePaths()
         self._branches.put(name, found, found.size_bytes)
         return found
-
-    def knows(self, uuid: object, ref: str) -> bool:
-        """Whether the live paths of a branch are at hand."""
-        return f"{uuid} {ref}" in self._branches
 
     async def read(
         self, live: LivePaths, rows: Sequence[ManifestFile], unwritten: Mapping[str, bytes] | None = None
@@ -176,6 +71,60 @@ class LiveFiles:
         for start in range(0, len(rows), READ_AT_ONCE):
             await asyncio.gather(*map(take, rows[start : start + READ_AT_ONCE]))
 
+    async def read_lately(
+        self, live: LivePaths, rows: Sequence[ManifestFile], unwritten: Mapping[str, bytes], *, within_s: float
+    ) -> None:
+        """Likewise for commits, which never fail for that: what cannot be read, or not in time, is not looked for."""
+        failed: list[IcetowerError] = []
+
+        async def take(row: ManifestFile) -> None:
+            try:
+                await self.read(live, [row], unwritten)
+            except IcetowerError as error:
+                failed.append(error)
+
+        why = "it took too long"
+        try:
+            async with asyncio.timeout(within_s):
+                for start in range(0, len(rows), READ_AT_ONCE):
+                    await asyncio.gather(*map(take, rows[start : start + READ_AT_ONCE]))
+            why = failed[0].message if failed else ""
+        except TimeoutError:
+            pass
+        if why:
+            log.warning("not all of %d manifests could be searched for files that are added again: %s", len(rows), why)
+        live.pass_over(rows)
+
+    async def groups(
+        self, paths: Iterable[str], unwritten: Mapping[str, bytes] | None = None
+    ) -> dict[str, Group | None]:
+        """Group files by path; None for one that is missing or damaged. `unwritten`: as of `read`."""
+
+        async def group(path: str) -> Group | None:
+            data = (unwritten or {}).get(path)
+            try:
+                return read_group(await self._storage.read(path, GROUP_FILE) if data is None else data)
+            except (NotFound, ValidationFailed):
+                return None
+
+        named = list(paths)
+        return dict(zip(named, await asyncio.gather(*map(group, named)), strict=True))
+
+    async def named(self, head: HeadState, ref: str, paths: Sequence[str]) -> list[str]:
+        """Those of some files that are live on a branch, as far as its live paths are known: nothing is read for it
+        but the manifests that may hold one. Before a commit is refused, upon which its client may delete them."""
+        live = self._branches.get(f"{head.metadata.get('table-uuid')} {ref}")
+        met = [] if live is None else live.met(paths)
+        listing = await self._listing(head, ref) if met else None
+        if live is None or listing is None:
+            return []
+        found: list[str] = []
+        for path in met:
+            manifests = [await self._manifests.manifest_at(each) for each in live.holding(listing, path)]
+            if any(plain(path) == plain(each) for manifest in manifests for each in live_in(manifest)):
+                found.append(path)
+        return found
+
     async def warm(self, newest: Callable[[], HeadState], append: AdmittedAppend, *, within_s: float) -> None:
         """Read what the plan would ask for, while only this append and others to the same branch wait.
 
@@ -189,14 +138,15 @@ class LiveFiles:
         head = newest()
         if not await self._unread(head, append):
             return
-        name = f"{head.metadata.get('table-uuid')} {append.ref}"
+        uuid = head.metadata.get("table-uuid")
+        name = f"{uuid} {append.ref}"
         lock = self._locks.get(name)
         if lock is None:
             lock = self._locks[name] = asyncio.Lock()
         try:
             async with asyncio.timeout(within_s), lock:
                 while rows := (await self._unread(newest(), append))[:READ_AT_ONCE]:
-                    await self.read(self.of(head.metadata.get("table-uuid"), append.ref), rows)
+                    await self.read(self.of(uuid, append.ref), rows)
         except TimeoutError:
             raise CommitConflict(
                 f"the tower still reads which files are in {append.identifier}, as it does once for each table; send "
@@ -207,15 +157,18 @@ class LiveFiles:
 
     async def _unread(self, head: HeadState, append: AdmittedAppend) -> list[ManifestFile]:
         """What must be read of a version of the table, before the append's files can be looked for in it."""
-        snapshot_id = head.ref(append.ref)
-        snapshot = None if snapshot_id is None else head.snapshots.get(snapshot_id)
-        path = None if snapshot is None else snapshot.get("manifest-list")
-        if path is None:
+        listing = await self._listing(head, append.ref)
+        if listing is None:
             return []
-        listing = await self._listing(path)
         live = self.of(head.metadata.get("table-uuid"), append.ref)
         return live.unread(listing, places_of([append]), pruned_by(head.specs))
 
-    async def _listing(self, path: str) -> Listing:
+    async def _listing(self, head: HeadState, ref: str) -> Listing | None:
+        """The manifest list of a branch's head; None where it has none."""
+        snapshot_id = head.ref(ref)
+        snapshot = None if snapshot_id is None else head.snapshots.get(snapshot_id)
+        path = None if snapshot is None else snapshot.get("manifest-list")
+        if path is None:
+            return None
         rows = await self._manifests.list_at(path)
         return self._manifests.listings.get(path) or Listing.of(rows)

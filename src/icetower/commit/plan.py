@@ -16,24 +16,26 @@ this, since clients look for it (trap A1), and the manifests that its client wro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
-from icetower.admission.admitted import Admitted, AdmittedAppend
+from icetower.admission.admitted import Admitted, AdmittedAppend, AdmittedFence
 from icetower.commit.appends import Folded, another_table, fold, once_each, why_not
 from icetower.commit.draft import Replacement, data_path, finish, merged_parent
-from icetower.commit.live_files import LivePathsOf, NeedsPaths, check, named_by
 from icetower.commit.merging import NeedsToMerge
-from icetower.commit.resolution import Table, in_the_plan, snapshots_of
+from icetower.commit.needs import LACKING, Encoding, Lacking, Needs, NeedsEncoding, NeedsTargets, encoding_of, needs_of
+from icetower.commit.resolution import Done, Table, in_the_plan, snapshots_of
 from icetower.commit.retention import expirable
-from icetower.commit.vectors import NeedsBlobs, among, collisions_of, unite
-from icetower.errors import CommitConflict, IcetowerError, ValidationFailed
+from icetower.commit.twice import Again, Branch, LivePathsOf, NeedsPaths, again_of, branch_of, check, require_lately
+from icetower.commit.vectors import among, collisions_of, unite
+from icetower.errors import CommitConflict, IcetowerError, KeyMisused, ValidationFailed
 from icetower.iceberg import metadata as table_metadata
-from icetower.iceberg.entries import Files, NeedsFile, NeedsFiles
+from icetower.iceberg.entries import Files
 from icetower.iceberg.listing import Listing
-from icetower.iceberg.manifests import DataFile, ManifestFile
+from icetower.iceberg.manifests import ManifestFile
 from icetower.iceberg.metadata import Metadata
 from icetower.iceberg.puffin import BlobAt
 from icetower.protocol.sizes import check_room
@@ -42,19 +44,20 @@ from icetower.rebase.grants import RebaseGrant, base_of, conflicts_of, grant_for
 from icetower.rebase.written import Targets, untargeted
 from icetower.rows.encoding import NewFile
 from icetower.storage.port import METADATA_MAX_BYTES
+from icetower.table import fences
+from icetower.table.groups import Group
 from icetower.table.head import HeadState
 from icetower.table.keys import Keys
+from icetower.table.live_paths import LivePaths
 from icetower.table.staged import NewFiles, StagedTable
 
 JSON = Mapping[str, Any]
-Member = Admitted | AdmittedAppend
-Encoding = tuple[int, ...]
-"""Stands for some appends with rows, in their order, for as long as their group is planned."""
+Member = Admitted | AdmittedAppend | AdmittedFence
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A commit that goes in. `outcome`: ``direct``, ``rebased`` or ``appended``."""
+    """A commit that goes in. `outcome`: ``direct``, ``rebased``, ``appended`` or ``fenced``."""
 
     member: Member
     outcome: str
@@ -63,10 +66,15 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A commit that is in the table already, as these snapshots."""
+    """A commit that is in the table already, as these snapshots.
+
+    Attributes:
+        refusal: of one that is known by its files alone: its answer where it cannot be a replay.
+    """
 
     member: Member
     snapshots: tuple[int, ...]
+    refusal: KeyMisused | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +94,8 @@ class Sources:
         listings: manifest lists that are known in runs, by path; they need not be in `files`.
         blobs: deletion vectors, by where they lie.
         targets: by the path of a position delete file that doesn't say which data files it is about: those files.
-        live: the live paths of the table's branches, by which appends of the fast path are judged; None: they are not.
+        live: the live paths of the table's branches, by which files are found that are added again; None: none are.
+        groups: group files by path; None for one that cannot be read.
         encoded: the files that were made for the rows of some appends, by those appends (`encoding_of`). Positions in
             them count these.
     """
@@ -96,33 +105,8 @@ class Sources:
     blobs: Mapping[BlobAt, bytes] = field(default_factory=dict[BlobAt, bytes])
     targets: Targets = field(default_factory=dict[str, "frozenset[str] | None"])
     live: LivePathsOf | None = None
+    groups: Mapping[str, Group | None] = field(default_factory=dict[str, "Group | None"])
     encoded: Mapping[Encoding, Sequence[NewFile]] = field(default_factory=dict[Encoding, "Sequence[NewFile]"])
-
-
-def encoding_of(appends: Sequence[AdmittedAppend]) -> Encoding:
-    """By what the files of their rows are known."""
-    return tuple(map(id, appends))
-
-
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """What must be read before a group can be planned: see `Sources`. False where there is nothing."""
-
-    lists: frozenset[str] = frozenset()
-    manifests: frozenset[str] = frozenset()
-    blobs: frozenset[BlobAt] = frozenset()
-    targets: tuple[DataFile, ...] = ()
-    paths: tuple[tuple[str, ManifestFile], ...] = ()
-    """Manifests whose live paths are asked for, each with its branch."""
-    rows: tuple[tuple[AdmittedAppend, ...], ...] = ()
-    """Appends whose rows must be made into files, together."""
-
-    def __bool__(self) -> bool:
-        return bool(len(self))
-
-    def __len__(self) -> int:
-        files = len(self.lists) + len(self.manifests) + len(self.blobs) + len(self.targets) + len(self.paths)
-        return files + len(self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +151,7 @@ def plan(
     isolation_since: int | None = None,
     keep: frozenset[int] = frozenset(),
     merges: bool = True,
+    lately_ms: int = 0,
 ) -> Plan:
     """Plan a group on a head.
 
@@ -179,23 +164,26 @@ def plan(
         isolation_since: the sequence number since which the table is known to have asked for snapshot isolation.
         keep: snapshots that retention must not let go, since commits that are under way were written on them.
         merges: whether small manifests may be merged, which is never worth failing for.
+        lately_ms: files that came no longer ago must be known before a commit is judged that may add them again.
     """
-    planner = _Planner(head, sources, now_ms, new_name, new_id, isolation_since, metadata_max_bytes)
+    planner = _Planner(head, sources, now_ms, new_name, new_id, isolation_since, metadata_max_bytes, lately_ms)
     appends = [member for member in group if isinstance(member, AdmittedAppend)]
-    steps = [partial(planner.take, member) for member in group if isinstance(member, Admitted)]
+    others = (member for member in group if not isinstance(member, AdmittedAppend))
+    steps = [partial(planner.take if isinstance(each, Admitted) else planner.fence, each) for each in others]
     steps += [partial(planner.fold, each) for each in _by_ref(appends)]
     if merges:
         planner.let_merge(group)
-    lacking: list[_Lacking] = []
+    lacking: list[Lacking] = []
     for step in steps:
         try:
             step()
-        except _LACKING as need:
+        except LACKING as need:
             lacking.append(need)
-            if isinstance(need, NeedsToMerge):  # every member after it would need it, and is planned again anyway
+            # Every member after it would need it, and is planned again anyway.
+            if isinstance(need, NeedsToMerge) or (isinstance(need, NeedsPaths) and need.lately):
                 break
     if lacking:
-        return Plan(head.metadata, needs=_needs(lacking))
+        return Plan(head.metadata, needs=needs_of(lacking))
     return planner.result(keep)
 
 
@@ -210,42 +198,9 @@ def landed(head: HeadState, member: Member) -> tuple[int, ...] | None:
 
 
 def _landed(member: Member, table: Table, metadata: Metadata) -> tuple[int, ...] | None:
-    if isinstance(member, AdmittedAppend) and member.table_uuid not in (None, metadata.get("table-uuid")):
+    if not isinstance(member, Admitted) and member.table_uuid not in (None, metadata.get("table-uuid")):
         return None  # the table of its key was dropped, and another one created
     return snapshots_of(in_the_plan(member.identity, table))
-
-
-class _NeedsTargets(Exception):
-    """Position delete files must be read first, which don't say which data files they are about (trap R6)."""
-
-    def __init__(self, files: Iterable[DataFile]) -> None:
-        self.files = tuple(files)
-        super().__init__([file.path for file in self.files])
-
-
-class _NeedsEncoding(Exception):
-    """The rows of some appends must be made into files first."""
-
-    def __init__(self, appends: Iterable[AdmittedAppend]) -> None:
-        self.appends = tuple(appends)
-        super().__init__(len(self.appends))
-
-
-_Lacking = NeedsFile | NeedsFiles | NeedsBlobs | _NeedsTargets | NeedsPaths | _NeedsEncoding
-_LACKING = (NeedsFile, NeedsFiles, NeedsBlobs, _NeedsTargets, NeedsPaths, _NeedsEncoding)
-
-
-def _needs(lacking: Sequence[_Lacking]) -> Needs:
-    files = [need for each in lacking if isinstance(each, NeedsFiles) for need in each.needs]
-    files += [each for each in lacking if isinstance(each, NeedsFile)]
-    return Needs(
-        frozenset(need.path for need in files if need.is_list),
-        frozenset(need.path for need in files if not need.is_list),
-        frozenset(blob for each in lacking if isinstance(each, NeedsBlobs) for blob in each.blobs),
-        tuple({f.path: f for each in lacking if isinstance(each, _NeedsTargets) for f in each.files}.values()),
-        tuple((each.ref, row) for each in lacking if isinstance(each, NeedsPaths) for row in each.rows),
-        tuple(each.appends for each in lacking if isinstance(each, _NeedsEncoding)),
-    )
 
 
 def _by_ref(appends: Sequence[AdmittedAppend]) -> list[list[AdmittedAppend]]:
@@ -278,8 +233,10 @@ class _Planner:
         new_id: Callable[[], int],
         isolation_since: int | None,
         metadata_max_bytes: int,
+        lately_ms: int,
     ) -> None:
         self._head = head
+        self._lately_since_ms = now_ms - lately_ms
         self._staged = StagedTable(head, sources.files, sources.listings, now_ms)
         self._sources = sources
         self._keys = head.keys
@@ -291,6 +248,7 @@ class _Planner:
         self._accepted: list[Accepted] = []
         self._replayed: list[Replayed] = []
         self._refused: list[Refused] = []
+        self._live: dict[str, tuple[LivePaths, int]] = {}  # and of how many of this plan's manifests these are
 
     def let_merge(self, group: Sequence[Member]) -> None:
         """Small manifests may be merged that every commit of the group which removes files knows already (trap S4)."""
@@ -304,11 +262,15 @@ class _Planner:
         staged.merges_through = through
 
     def take(self, member: Admitted) -> None:
-        """Decide on one member. Raises what is in `_LACKING`."""
+        """Decide on one member. Raises what is in `LACKING`."""
         try:
             landed = self._landed(member)
             if landed is not None:
                 self._replayed.append(Replayed(member, landed))
+                return
+            again = self._adds_again(member)
+            if again is not None:
+                self._note(member, again)
                 return
             grant = self._grant(member)
             with self._staged.attempt() as new_files:
@@ -317,9 +279,9 @@ class _Planner:
                     member, self._staged, new_files, rebase=grant is not None, new_name=self._new_name, vectors=vectors
                 )
                 for change in member.changes:
-                    new_files.live.update(named_by(change))
+                    new_files.live.update(change.live)
                 self._take_room(member.updates)
-        except _LACKING:
+        except LACKING:
             raise
         except IcetowerError as error:
             self._refused.append(Refused(member, error))
@@ -338,8 +300,29 @@ class _Planner:
         self._keys = self._keys.without(removed)
         self._accepted.append(Accepted(member, "direct" if grant is None else "rebased", snapshots))
 
+    def fence(self, member: AdmittedFence) -> None:
+        """Fence a write, unless the table has it."""
+        table = self._table(member)
+        verdict = in_the_plan(member.identity, table)
+        try:
+            if member.table_uuid != self._staged.view.get("table-uuid"):
+                raise another_table(member.identifier)
+            if isinstance(verdict, Done):
+                self._replayed.append(Replayed(member, verdict.snapshots))
+                return
+            updates = fences.fence(
+                member.identity, table.properties, now_ms=self._staged.now_ms, until_ms=member.until_ms
+            )
+            with self._staged.attempt():
+                self._staged.apply(updates)
+                self._take_room(updates)
+        except IcetowerError as error:
+            self._refused.append(Refused(member, error))
+            return
+        self._accepted.append(Accepted(member, "fenced", ()))
+
     def fold(self, appends: Sequence[AdmittedAppend]) -> None:
-        """Decide on the appends to one branch, and fold those that go in. Raises what is in `_LACKING`."""
+        """Decide on the appends to one branch, and fold those that go in. Raises what is in `LACKING`."""
         able: list[AdmittedAppend] = []
         for append in appends:
             try:
@@ -362,11 +345,12 @@ class _Planner:
         try:
             snapshot_id, folded = self._folded(going)
         except ValidationFailed as error:  # the table is full
-            self._refused += [Refused(append, error) for append in (*going, *later)]
+            self._refused += [Refused(append, error) for append in (*going, *(append for append, _ in later))]
             return
         self._keys = self._keys.plus(folded.keys)
         self._accepted += [Accepted(append, "appended", (snapshot_id,)) for append in going]
-        self._replayed += [Replayed(append, (snapshot_id,)) for append in later]
+        for append, error in later:
+            self._replay(append, (snapshot_id,), error)
 
     def _folded(self, going: Sequence[AdmittedAppend]) -> tuple[int, Folded]:
         """Appends to one branch as one snapshot. Raises `NeedsFile`, and `ValidationFailed` where the table is full."""
@@ -402,13 +386,13 @@ class _Planner:
         return snapshot_id, folded
 
     def _encoded(self, going: Sequence[AdmittedAppend]) -> list[NewFile]:
-        """The files of the rows among appends; positions count all of these. Raises `_NeedsEncoding`."""
+        """The files of the rows among appends; positions count all of these. Raises `NeedsEncoding`."""
         with_rows = [(position, append) for position, append in enumerate(going) if append.rows is not None]
         if not with_rows:
             return []
         found = self._sources.encoded.get(encoding_of([append for _, append in with_rows]))
         if found is None:
-            raise _NeedsEncoding(append for _, append in with_rows)
+            raise NeedsEncoding(append for _, append in with_rows)
         return [replace(new, owners={with_rows[at][0]: spans for at, spans in new.owners.items()}) for new in found]
 
     def _take_room(self, updates: Sequence[JSON]) -> None:
@@ -416,22 +400,60 @@ class _Planner:
         size_bytes = self._head.size_bytes + self._added_bytes
         self._added_bytes += check_room(size_bytes, updates, self._metadata_max_bytes)
 
+    # -- files that are live already ------------------------------------------------------------------------------
+
+    def _adds_again(self, member: Admitted) -> Again | None:
+        ref = None if self._sources.live is None else branch_of(member, self._staged)
+        if ref is None:
+            return None
+        known, branch = ref in self._live, self._branch(ref)
+        if not known:  # what this plan adds is noted
+            require_lately(branch, self._came_lately)
+        return again_of(member, branch)
+
     def _new_to_the_branch(self, going: list[AdmittedAppend]) -> list[AdmittedAppend]:
-        """The appends without those that name a file which is live there. Raises `NeedsPaths`, `NeedsFile`."""
+        """The appends without those that name a file which is live there. Raises as `check`, and `NeedsFile`."""
         if not going or self._sources.live is None:
             return going
-        staged, ref = self._staged, going[0].ref
-        listing, live = staged.listing(staged.ref_head(ref)), self._sources.live(ref)
-        for path, paths in staged.new_files.live.items():  # of those before them in the group
-            live.add(path, paths)
-        refused = check(going, listing, live, staged.files, staged.specs)
-        self._refused += [Refused(going[position], error) for position, error in refused.items()]
-        return [append for position, append in enumerate(going) if position not in refused]
+        found = check(going, self._branch(going[0].ref), self._staged.specs)
+        for position, again in found.items():
+            self._note(going[position], again)
+        return [append for position, append in enumerate(going) if position not in found]
+
+    def _branch(self, ref: str) -> Branch:
+        staged = self._staged
+        listing = staged.listing(staged.ref_head(ref))
+        assert self._sources.live is not None
+        live, known = self._live.get(ref) or (self._sources.live(ref), 0)
+        named = staged.new_files.live
+        for path in islice(named, known, None):
+            live.add(path, named[path])
+        self._live[ref] = live, len(named)
+        return Branch(ref, listing, live, staged, self._sources.groups)
+
+    def _came_lately(self, row: ManifestFile) -> bool:
+        snapshot = self._staged.snapshot(row.added_snapshot_id)
+        return snapshot is not None and snapshot.timestamp_ms >= self._lately_since_ms
+
+    def _note(self, member: Member, again: Again) -> None:
+        if again.snapshots is None:
+            self._refused.append(Refused(member, again.refusal))
+        else:
+            self._replay(member, again.snapshots, again.refusal)
+
+    def _replay(self, member: Member, snapshots: tuple[int, ...], refusal: KeyMisused | None) -> None:
+        self._replayed.append(Replayed(member, snapshots, refusal))
+        if refusal is not None:  # from now on its key stands for that
+            self._keys = self._keys.plus([member.identity.landed_as(snapshots)])
 
     def _landed(self, member: Member) -> tuple[int, ...] | None:
         """The snapshots of this very commit, if it is in the table already (traps A3, K1 to K3)."""
+        return _landed(member, self._table(member), self._staged.view)
+
+    def _table(self, member: Member) -> Table:
         staged = self._staged
-        return _landed(member, Table(member.identifier, staged.snapshot, staged.ref_head, self._keys), staged.view)
+        properties = staged.view.get("properties") or {}
+        return Table(member.identifier, staged.snapshot, staged.ref_head, self._keys, properties)
 
     def result(self, keep: frozenset[int]) -> Plan:
         """The plan, when every member was taken."""
@@ -499,7 +521,7 @@ class _Planner:
         staged, targets = self._staged, self._sources.targets
         unread = [file for change in member.changes for file in untargeted(change) if file.path not in targets]
         if unread:
-            raise _NeedsTargets(unread)
+            raise NeedsTargets(unread)
         head = base_of(member) if direct else staged.ref_head(member.updates.target_ref or "")
         replacements: dict[int, Replacement] = {}
         for change, conflicts in conflicts_of(member, grant, staged, head=head, targets=targets):

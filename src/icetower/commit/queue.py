@@ -58,6 +58,8 @@ class Committed:
     queue_wait_ms: float
     group_size: int
     cost: Cost | None = None
+    by_files: bool = False
+    """It is a replay by its files alone: the table does not have its key."""
 
 
 @dataclass(eq=False, slots=True)
@@ -263,7 +265,7 @@ class FairQueue:
 
 def bases_of(member: Member) -> frozenset[int]:
     """The snapshots that a commit was written on: its first snapshot's parent, and what it asserts its refs to be."""
-    if isinstance(member, AdmittedAppend):
+    if not isinstance(member, Admitted):
         return frozenset()
     asserted = (r.get("snapshot-id") for r in member.requirements if r["type"] == "assert-ref-snapshot-id")
     parents = (change.snapshot.parent_id for change in member.changes[:1])

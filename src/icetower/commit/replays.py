@@ -20,7 +20,9 @@ from icetower.commit.resolution import (
     Table,
     UnderName,
     at_the_gate,
+    by_snapshot,
     dropped,
+    in_the_plan,
     snapshots_of,
 )
 from icetower.ledger.histories import TableName
@@ -63,6 +65,30 @@ class Replays:
             answers[verdict.question] = await self._answer(TableName(uuid, identifier), verdict.question)
         snapshots = snapshots_of(verdict)
         return None if snapshots is None else Committed("replayed", head, snapshots, 0.0, 1)
+
+    async def landed(self, identifier: Identifier, head: HeadState, identity: Identity) -> tuple[int, ...] | None:
+        """As which snapshots a write has landed, if it has: also by what only the plan of a commit would ask.
+
+        Raises:
+            KeyMisused: as `find`; or it may be in a group file that cannot be read.
+        """
+        found = await self.find(identifier, head, identity)
+        if found is not None:
+            return found.snapshots
+        return snapshots_of(in_the_plan(identity, Table.of(identifier, head)))
+
+    async def find_snapshot(
+        self, identifier: Identifier, head: HeadState, ref: str, snapshot_id: int
+    ) -> tuple[int, ...] | None:
+        """A snapshot that has landed on a branch, if it has. Raises `KeyMisused` where it is there and not on it.
+
+        One that has expired is known where its commit had a key.
+        """
+        table, answers = Table.of(identifier, head), dict[Question, Any]()
+        while isinstance(verdict := by_snapshot(snapshot_id, ref, table, answers), Asks):
+            name = TableName(str(head.metadata["table-uuid"]), identifier)
+            answers[verdict.question] = await self._answer(name, verdict.question)
+        return snapshots_of(verdict)
 
     async def refuse_dropped(self, identifier: Identifier, table_uuid: str, identity: Identity) -> None:
         """Refuse the creation of a table that is not at its name any more (trap K2).

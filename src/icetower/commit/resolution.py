@@ -40,12 +40,14 @@ is known decides:
     not known                                                                   answer
     --------------------------------------------------------------------------  ----------------------------------
     in the plan, a group file is unreadable that may hold its key or number     unknown  key.unreadable
+    its key, or its very number, is fenced                                      misused  key.fenced
     otherwise                                                                   new
 
 (L) is asked of the ledger, at the gate alone. A key in the ledger says that its commit has landed in a table with this
 uuid, once; whether its rows are in this one, `ledger.histories` tells. Of a commit's snapshots the last one stands for
 all: they came together, and are ancestors of each other. A number is known where it is no higher than the last one; at
-the gate, where the last one is not on its branch, the very number that was sent is looked for.
+the gate, where the last one is not on its branch, the very number that was sent is looked for. A number that is fenced,
+and is not in the table itself, is refused also where a higher one has landed.
 
 `tests/commit/test_has_it_landed.py` has a case for each line, with the exact message (that of creations is in
 `test_creation.py`).
@@ -54,7 +56,7 @@ the gate, where the last one is not on its branch, the very number that was sent
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from icetower.admission.identity import Identity, application_of
@@ -65,6 +67,7 @@ from icetower.ledger.ledger import Commit, CommitKey
 from icetower.protocol.marks import CLIENT_LIST, PRINCIPAL
 from icetower.protocol.names import Identifier
 from icetower.protocol.snapshots import Snapshot
+from icetower.table.fences import fenced, fenced_number
 from icetower.table.head import HeadState
 from icetower.table.keys import Keys
 
@@ -79,10 +82,11 @@ class Table:
     find: Callable[[int], Snapshot | None]
     ref: Callable[[str], int | None]
     keys: Keys
+    properties: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
     def of(cls, identifier: Identifier, head: HeadState) -> Table:
-        return cls(identifier, head.snapshot, head.ref, head.keys)
+        return cls(identifier, head.snapshot, head.ref, head.keys, head.metadata.get("properties") or {})
 
     def reaches(self, ref: str, snapshot_id: int) -> bool | None:
         """Whether a ref's history has a snapshot; None where it ends before that could be seen."""
@@ -249,7 +253,7 @@ def at_the_gate(identity: Identity, table: Table, uuid: str, answers: Mapping[Qu
     if own is not None:
         return Done(own)
     try:
-        return _by_name(identity, table, _Ledger(uuid, answers)) or New()
+        return _by_name(identity, table, _Ledger(uuid, answers)) or _fenced(identity, table) or New()
     except _Asked as asked:
         return Asks(asked.question)
 
@@ -258,7 +262,27 @@ def in_the_plan(identity: Identity, table: Table) -> Verdict:
     """The decision by the table alone."""
     if not identity.is_traceable:
         return New()
-    return _by_name(identity, table, None) or _by_ids(identity, table) or _in_unreadable(identity, table) or New()
+    known = _by_name(identity, table, None) or _by_ids(identity, table)
+    return known or _in_unreadable(identity, table) or _fenced(identity, table) or New()
+
+
+def by_snapshot(snapshot_id: int, ref: str, table: Table, answers: Mapping[Question, Any]) -> Verdict | Asks:
+    """Whether a snapshot has landed on a branch, for who knows its id alone.
+
+    Args:
+        answers: as of `at_the_gate`.
+    """
+    has = None if table.find(snapshot_id) is None else table.reaches(ref, snapshot_id)
+    if has:
+        return Done((snapshot_id,))
+    if has is False:
+        return Misused(_staged_or_rolled_back(snapshot_id, ref))
+    left = SawLeave(snapshot_id)
+    if left not in answers:
+        return Asks(left)
+    if answers[left]:
+        return Done((snapshot_id,))
+    return New() if table.find(snapshot_id) is None else Unknown(_cut_off(snapshot_id, ref))
 
 
 def _by_name(identity: Identity, table: Table, ledger: _Ledger | None) -> Verdict | None:
@@ -279,6 +303,10 @@ def _by_name(identity: Identity, table: Table, ledger: _Ledger | None) -> Verdic
             return None if done is None else _another_write(identity, snapshots, application) or done
     if identity.application is not None:
         application, number = identity.application
+        # One that was fenced has not landed, whatever came after it.
+        at = fenced_number(identity, table.properties)
+        if at is not None and table.keys.numbered(identity.principal, identity.ref, application, number) is None:
+            return _refuse_fenced(at)
         last, commit = table.keys.sequence(identity.principal, identity.ref, application), None
         if ledger is not None and (last is None or last[0] < number):
             commit = ledger.under(application, identity, numbered=True)
@@ -458,27 +486,46 @@ def _by_ids(identity: Identity, table: Table) -> Verdict | None:
         has = table.reaches(ref, snapshot_id)
         # Not 409: its client would delete the manifests of a snapshot that the table still has (trap A3).
         if has is None:
-            return Unknown(
-                KeyMisused(
-                    f"snapshot {snapshot_id} is in the table, and what came after it on {ref} has expired: it is "
-                    "unknown whether it was rolled back before. Look for its rows, and if they are missing, write a "
-                    "new snapshot",
-                    rule="snapshot.cut-off",
-                    snapshot=snapshot_id,
-                    next_step="ask_owner",
-                )
-            )
+            return Unknown(_cut_off(snapshot_id, ref))
         if not has:  # in the table, but not on the branch that it is sent for: not done (trap K2)
-            return Misused(
-                KeyMisused(
-                    f"snapshot {snapshot_id} is in the table, but not in the history of {ref} (staged, or rolled "
-                    "back); point the ref at it without adding it again, or write a new snapshot",
-                    rule="snapshot.rolled-back",
-                    snapshot=snapshot_id,
-                    next_step="refresh",
-                )
-            )
+            return Misused(_staged_or_rolled_back(snapshot_id, ref))
     return Done(identity.snapshot_ids)
+
+
+def _cut_off(snapshot_id: int, ref: str) -> KeyMisused:
+    return KeyMisused(
+        f"snapshot {snapshot_id} is in the table, and what came after it on {ref} has expired: it is unknown whether "
+        "it was rolled back before. Look for its rows, and if they are missing, write a new snapshot",
+        rule="snapshot.cut-off",
+        snapshot=snapshot_id,
+        next_step="ask_owner",
+    )
+
+
+def _staged_or_rolled_back(snapshot_id: int, ref: str) -> KeyMisused:
+    return KeyMisused(
+        f"snapshot {snapshot_id} is in the table, but not in the history of {ref} (staged, or rolled back); point the "
+        "ref at it without adding it again, or write a new snapshot",
+        rule="snapshot.rolled-back",
+        snapshot=snapshot_id,
+        next_step="refresh",
+    )
+
+
+def _fenced(identity: Identity, table: Table) -> Misused | None:
+    """Nothing lands any more under a name that is fenced (trap K4)."""
+    at = fenced(identity, table.properties)
+    return None if at is None else _refuse_fenced(at)
+
+
+def _refuse_fenced(name: str) -> Misused:
+    return Misused(
+        KeyMisused(
+            f"{name} was fenced: it had not landed then, and nothing lands under it any more. To write it after all, "
+            "use a new key, or another number",
+            rule="key.fenced",
+        )
+    )
 
 
 def _in_unreadable(identity: Identity, table: Table) -> Unknown | None:

@@ -17,10 +17,13 @@ from typing import Protocol
 from icetower.admission.identity import Identity
 from icetower.commit.draft import reused
 from icetower.commit.head import Heads
+from icetower.commit.live_files import LiveFiles
 from icetower.commit.replays import Replays
+from icetower.commit.twice import already_there, is_picked
 from icetower.errors import CommitStateUnknown, IcetowerError, KeyMisused, NotFound
 from icetower.files.changes import Manifests
 from icetower.iceberg.listing import Listing
+from icetower.iceberg.manifests import ADDED, DATA, DELETED
 from icetower.ledger.ledger import Commit, CommitKey, Ledger
 from icetower.ledger.writers import Writer, Writers
 from icetower.protocol.commits import CommitRequest
@@ -84,6 +87,7 @@ class SafeRefusals:
         ledger: Ledger,
         manifests: Manifests,
         writers: Writers,
+        live: LiveFiles | None = None,
     ) -> None:
         self._upstream = upstream
         self._heads = heads
@@ -91,6 +95,7 @@ class SafeRefusals:
         self._ledger = ledger
         self._manifests = manifests
         self._writers = writers
+        self._live = live
 
     async def of(self, refusal: IcetowerError, commits: Sequence[tuple[CommitRequest, Identity]]) -> IcetowerError:
         """The refusal, or in place of it an error upon which no client deletes files that its tables have.
@@ -123,8 +128,14 @@ class SafeRefusals:
                 continue
             if await self._replays.find(*table, each.identity) is not None:
                 return True
-            if refusal.status in (400, 409):  # whoever hears another one may not learn what the table has
+            visible = refusal.status in (400, 409)  # whoever hears another one may not learn what the table has
+            if visible:
                 await self._require_no_live_manifest(each.request, table[1])
+            again = await self._live_files(each.request, table[1])
+            if again and visible:
+                raise already_there(again)
+            if again:
+                return True
         return False
 
     async def _tables(
@@ -181,12 +192,7 @@ class SafeRefusals:
         only its manifests tell, which the lists of later snapshots still name. A list that was not read before the
         refusal is not read for it: the order of the checks says what is read for whom.
         """
-        own = {
-            row.path
-            for snapshot in request.updates.snapshots
-            for row in self._manifests.listings.get(str(snapshot.manifest_list), ())
-            if row.added_snapshot_id == snapshot.id
-        }
+        own = self._own(request)
         ref = (head.metadata.get("refs") or {}).get(request.updates.target_ref or "main")
         newest = None if ref is None else head.snapshots.get(ref["snapshot-id"])
         path = None if newest is None else newest.get("manifest-list")
@@ -196,6 +202,25 @@ class SafeRefusals:
         again = [path for path in own if path in live]
         if again:
             raise reused(min(again))
+
+    async def _live_files(self, request: CommitRequest, head: HeadState) -> list[str]:
+        """The data files that a commit adds again, as far as its manifests have been read, and those of its branch."""
+        if self._live is None or any(map(is_picked, request.updates.snapshots)):
+            return []
+        manifests = filter(None, map(self._manifests.known, self._own(request)))
+        entries = [entry for manifest in manifests if manifest.content == DATA for entry in manifest.entries]
+        gone = {entry.file.path for entry in entries if entry.status == DELETED}
+        paths = [entry.file.path for entry in entries if entry.status == ADDED and entry.file.path not in gone]
+        return sorted(await self._live.named(head, request.updates.target_ref or "main", paths))
+
+    def _own(self, request: CommitRequest) -> set[str]:
+        """The manifests that a commit adds, by its lists that were read."""
+        return {
+            row.path
+            for snapshot in request.updates.snapshots
+            for row in self._manifests.listings.get(str(snapshot.manifest_list), ())
+            if row.added_snapshot_id == snapshot.id
+        }
 
 
 def _was_kept(sent: _Sent, known: Mapping[CommitKey, Commit]) -> bool:

@@ -17,9 +17,12 @@ from typing import Any
 from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.ambient import Ambient
 from icetower.commit.limits import Limits
-from icetower.commit.live_files import LiveFiles, LivePathsOf
-from icetower.commit.plan import Encoding, Member, Needs, Plan, Sources, encoding_of, plan
+from icetower.commit.live_files import LiveFiles
+from icetower.commit.needs import Encoding, Needs, encoding_of
+from icetower.commit.plan import Member, Plan, Sources, plan
 from icetower.commit.queue import Committed, Cost, Waiting
+from icetower.commit.resolution import half_known
+from icetower.commit.twice import LivePathsOf
 from icetower.errors import CommitConflict, IcetowerError, ValidationFailed
 from icetower.files.changes import Manifests, memory_of_rows
 from icetower.files.deletes import Blobs, PositionDeletes
@@ -35,6 +38,7 @@ from icetower.rebase.grants import asks_for_snapshot_isolation
 from icetower.recent import Budget, Reservation
 from icetower.rows.encoding import NewFile, encode
 from icetower.storage.port import Storage
+from icetower.table.groups import Group
 from icetower.table.head import HeadState
 from icetower.threads import Threads
 from icetower.upstream.port import Swap
@@ -164,7 +168,10 @@ class Step:
         """Once it has landed: what those are answered that were in the table already, and those that are in it now."""
         accepted, took, head = self.plan.accepted, self.took, self.new.head
         size = len(accepted)
-        found = [(each.member, Committed("replayed", head, each.snapshots, 0.0, size)) for each in self.plan.replayed]
+        found: list[tuple[Member, Committed]] = []
+        for each in self.plan.replayed:
+            by_files = each.refusal is not None
+            found.append((each.member, Committed("replayed", head, each.snapshots, 0.0, size, by_files=by_files)))
         sharing = Counter(each.snapshots for each in accepted)
         for each in accepted:
             lists = (str((head.snapshots.get(i) or {}).get("manifest-list")) for i in each.snapshots)
@@ -191,6 +198,16 @@ class Step:
         return frozenset(i for i in (*removed, *self.plan.expired) if i in self.old.head.snapshots)
 
 
+def require_one_answer(steps: Sequence[Step]) -> None:
+    """Of a transaction: all of it goes in, or all of it is there already. Raises what refuses it otherwise."""
+    for step in steps:
+        for refusal in step.plan.refused:
+            raise refusal.error
+    if len({bool(step.plan.replayed) for step in steps}) > 1:
+        by_files = (each.refusal for step in steps for each in step.plan.replayed)
+        raise next(filter(None, by_files), None) or half_known()
+
+
 class PlanCache:
     """What the groups of one run of a table's worker have read, so that each of them is planned in one go.
 
@@ -207,11 +224,12 @@ class PlanCache:
         self,
         manifests: Manifests,
         live: LivePathsOf | None = None,
+        groups: Mapping[str, Group | None] | None = None,
         encoded: Mapping[Encoding, Sequence[NewFile]] | None = None,
     ) -> Sources:
         """All of it, and what is at hand elsewhere."""
         files = Files(self._lists, self._manifests, manifests.own)
-        return Sources(files, manifests.listings, self._blobs, self._targets, live, encoded or {})
+        return Sources(files, manifests.listings, self._blobs, self._targets, live, groups or {}, encoded or {})
 
     def add(
         self,
@@ -270,7 +288,7 @@ class Planner:
 
     def __init__(self, storage: Storage, manifests: Manifests, ambient: Ambient, limits: Limits) -> None:
         self._manifests = manifests
-        self.live = LiveFiles(manifests)
+        self.live = LiveFiles(storage, manifests)
         self._blobs = Blobs(storage, budget=manifests.budget)
         self._deletes = PositionDeletes(storage, budget=manifests.budget)
         self._ambient = ambient
@@ -327,9 +345,7 @@ class Planner:
 
     def _note_live(self, uuid: Any, members: Sequence[Member], planned: Plan) -> None:
         """What new manifests name needs no reading again. To other branches they do not belong."""
-        appended = {member.ref for member in members if isinstance(member, AdmittedAppend)}
-        others = {member.updates.target_ref or "" for member in members if isinstance(member, Admitted)}
-        for ref in appended | {ref for ref in others if self.live.knows(uuid, ref)}:
+        for ref in {member.ref for member in members if member.ref and planned.live}:
             live = self.live.of(uuid, ref)
             for path, paths in planned.live.items():
                 live.add(path, paths)
@@ -347,13 +363,14 @@ class Planner:
         now_ms = max(self._ambient.now_ms(), version.head.metadata["last-updated-ms"])
         live = partial(self.live.of, version.head.metadata.get("table-uuid"))
         cache.trim()
+        groups: dict[str, Group | None] = {}
         encoded: dict[Encoding, Sequence[NewFile]] = {}  # of this plan alone: another one gives its files new names
         left = self._limits.read_files_max
         for _ in range(self._limits.read_rounds_max):
             planned = plan(
                 version.head,
                 members,
-                cache.sources(self._manifests, live, encoded),
+                cache.sources(self._manifests, live, groups, encoded),
                 now_ms=now_ms,
                 new_name=self._ambient.uuid4,
                 new_id=self._ambient.snapshot_id,
@@ -361,6 +378,7 @@ class Planner:
                 isolation_since=version.isolation_since,
                 keep=keep,
                 merges=merges,
+                lately_ms=self._limits.lately_ms,
             )
             if not planned.needs:
                 return planned
@@ -371,6 +389,7 @@ class Planner:
                 encoded[encoding_of(appends)] = await self._encode(appends, version.head.metadata)
             try:
                 await self._read(planned.needs, cache, live)
+                groups |= await self.live.groups(planned.needs.groups, cache.unwritten)
             except IcetowerError:
                 if not merges:
                     raise
@@ -401,6 +420,9 @@ class Planner:
         """Everything at once, side by side."""
         for ref in {ref for ref, _ in needs.paths}:
             await self.live.read(live(ref), [row for of, row in needs.paths if of == ref], cache.unwritten)
+        for ref in {ref for ref, _ in needs.lately}:
+            rows = [row for of, row in needs.lately if of == ref]
+            await self.live.read_lately(live(ref), rows, cache.unwritten, within_s=self._limits.look_s)
         lists, manifests = sorted(needs.lists), sorted(needs.manifests)
         read_lists, read_manifests, blobs, targets = await asyncio.gather(
             asyncio.gather(*(self._list(path, cache) for path in lists)),

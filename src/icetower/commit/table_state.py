@@ -76,6 +76,21 @@ class TableState:
         self.expires = True
         """Whether snapshots may expire; not for a while after their keys could not be kept."""
 
+    def begun(self, names: frozenset[str]) -> None:
+        """A commit that goes by these names is under way."""
+        self.under_way.update(names)
+
+    def ended(self, names: frozenset[str]) -> None:
+        """It was answered."""
+        self.under_way.subtract(names)
+        for name in names:
+            if not self.under_way[name]:
+                del self.under_way[name]
+
+    def has_under_way(self, names: frozenset[str]) -> bool:
+        """Whether any commit with one of these names was not answered yet."""
+        return not self.under_way.keys().isdisjoint(names)
+
     @property
     def wanted(self) -> bool:
         """Whether a transaction waits for the lock."""

@@ -116,6 +116,10 @@ class Manifests:
         assert found is not None, "the manifest that was put last is kept"
         return found
 
+    def known(self, path: str) -> Manifest | None:
+        """A manifest that is at hand."""
+        return self._manifests.get(path)
+
     def forget(self, paths: Iterable[str]) -> None:
         """Let go of lists and manifests that were deleted."""
         for path in paths:

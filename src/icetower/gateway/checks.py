@@ -22,34 +22,57 @@ from icetower.ledger.shadow import Shadowed
 from icetower.protocol.catalog import error_body
 from icetower.protocol.checks import IntentRequest, LandedRequest, parse_check
 from icetower.service.checks import Checks, Intent, Verdict
+from icetower.service.landings import Wanted
 
 CHECKS = (60, 2.0)
 """By principal: so many at once, and so many more a second. One costs what judging a commit costs."""
 
 
+class CheckRate:
+    """How often each principal may ask."""
+
+    def __init__(self, ambient: Ambient) -> None:
+        self._ambient = ambient
+        self._asked = Buckets(*CHECKS)
+
+    def take_turn(self, name: str) -> None:
+        """Raises `TooManyRequests`."""
+        now_s = self._ambient.monotonic_s()
+        wait_s = self._asked.wait_s(name, now_s)
+        if wait_s > 0:
+            raise TooManyRequests(
+                f"{name} has asked for too many dry runs, or after too many writes ({CHECKS[0]} at once, then "
+                f"{CHECKS[1]:.0f} a second); come back in {max(1, round(wait_s + 0.5))} s, or just commit: a refusal "
+                "commits nothing either",
+                rule="check.rate",
+                next_step="wait_until",
+                wait_until_ms=self._ambient.now_ms() + int(wait_s * 1000) + 1,
+            )
+        self._asked.take(name, now_s)
+
+
 class CheckRoutes:
     """The route for dry runs."""
 
-    def __init__(self, front: Front, checks: Checks, parsing: Parsing, ambient: Ambient) -> None:
+    def __init__(self, front: Front, checks: Checks, parsing: Parsing, rate: CheckRate) -> None:
         self._front = front
         self._checks = checks
         self._parsing = parsing
-        self._ambient = ambient
-        self._asked = Buckets(*CHECKS)
+        self._rate = rate
 
     def routes(self) -> list[Route]:
         path = "/v1/namespaces/{namespace}/tables/{table}/check"
         return [route(self._front, "POST", path, self.check, body=COMMIT)]
 
     async def check(self, call: Call) -> Response:
-        self._take_turn(call.principal.name)
+        self._rate.take_turn(call.principal.name)
         wanted = await parsed(self._parsing, call.principal, parse_check, call.body)
         if isinstance(wanted, IntentRequest):
             operations = frozenset(Operation(each) for each in wanted.operations())
             intent = Intent(operations, wanted.regions(), wanted.files, wanted.size_bytes)
             verdict = await self._checks.intent(call.principal, call.table, intent)
         elif isinstance(wanted, LandedRequest):
-            verdict = await self._checks.landed(call.principal, call.table, wanted.key, wanted.ref)
+            verdict = await self._checks.landed(call.principal, call.table, Wanted(wanted.ref, wanted.key))
         else:
             if wanted.identifier is not None and wanted.identifier != call.table:
                 raise BadRequest(
@@ -59,20 +82,6 @@ class CheckRoutes:
             key, application = idempotency_key(call.request), numbered(call.request)
             verdict = await self._checks.commit(call.principal, request, key, application)
         return json_response(_to_json(verdict))
-
-    def _take_turn(self, name: str) -> None:
-        """Raises `TooManyRequests`."""
-        now_s = self._ambient.monotonic_s()
-        wait_s = self._asked.wait_s(name, now_s)
-        if wait_s > 0:
-            raise TooManyRequests(
-                f"{name} has asked for too many dry runs ({CHECKS[0]} at once, then {CHECKS[1]:.0f} a second); come "
-                f"back in {max(1, round(wait_s + 0.5))} s, or just commit: a refusal commits nothing either",
-                rule="check.rate",
-                next_step="wait_until",
-                wait_until_ms=self._ambient.now_ms() + int(wait_s * 1000) + 1,
-            )
-        self._asked.take(name, now_s)
 
 
 def _to_json(verdict: Verdict) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from icetower.escalations.escalations import Escalations
 from icetower.files.changes import Manifests
 from icetower.files.deletes import Contents, Vectors
 from icetower.files.footers import Footers
-from icetower.gateway.checks import CheckRoutes
+from icetower.gateway.checks import CheckRate, CheckRoutes
 from icetower.gateway.control import ADMIN_SECRET_FILE, ControlRoutes
 from icetower.gateway.deliveries import DeliveryRoutes
 from icetower.gateway.escalations import EscalationRoutes
@@ -32,12 +32,13 @@ from icetower.gateway.events import EventRoutes
 from icetower.gateway.http import Front
 from icetower.gateway.iceberg import CatalogRoutes
 from icetower.gateway.intake import Intake
+from icetower.gateway.landings import LandingRoutes
 from icetower.gateway.mcp_mount import McpMount
 from icetower.gateway.monitor import monitor_of, report_of
 from icetower.gateway.oauth import OAuthRoutes
 from icetower.gateway.page_tower import PageOfTower, Watch, page_of
 from icetower.gateway.readiness import readiness_of
-from icetower.gateway.settings import Settings, data_directory
+from icetower.gateway.settings import Server, Settings, data_directory
 from icetower.gateway.shadow import ShadowRoutes
 from icetower.gateway.token_rates import TokenRates
 from icetower.ledger.ledger import Ledger
@@ -57,11 +58,13 @@ from icetower.service.changes import Changes
 from icetower.service.checks import Checks
 from icetower.service.commits import Commits
 from icetower.service.journal import Journal
+from icetower.service.landings import Landings
 from icetower.service.lifecycle import Lifecycle
 from icetower.service.lineage import Lineage
 from icetower.service.outcomes import Outcomes
 from icetower.service.owners import Owners
 from icetower.service.rows_in_flight import RowsInFlight
+from icetower.service.under_way import UnderWay
 from icetower.storage.file_io import FileIOStorage
 from icetower.storage.port import Storage
 from icetower.upstream.port import Upstream
@@ -109,6 +112,7 @@ class Tower:
     lifecycle: Lifecycle
     commits: Commits
     checks: Checks
+    landings: Landings
     front: Front
     token_rates: TokenRates
     page: PageOfTower
@@ -117,6 +121,7 @@ class Tower:
     def routes(self) -> list[BaseRoute]:
         """All routes, in the order in which they are tried."""
         front, lake, records, watch = self.front, self.lake, self.records, self.watch
+        rate = CheckRate(front.ambient)
         rooms = (
             OAuthRoutes(front, self.token_rates),
             CatalogRoutes(
@@ -130,7 +135,8 @@ class Tower:
                 records.journal,
                 self.settings,
             ),
-            CheckRoutes(front, self.checks, lake.manifests.parsing, front.ambient),
+            CheckRoutes(front, self.checks, lake.manifests.parsing, rate),
+            LandingRoutes(front, self.landings, rate),
             ControlRoutes(
                 front,
                 self.lake.manifests.parsing,
@@ -229,7 +235,7 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     records = Records(registry, ledger, journal, escalations, [control, catalog])
     undeclared = Undeclared(ambient, events)
     gatekeeper = Gatekeeper(registry, ledger, heads.group_keys, journal.flush)
-    limits = Limits(deadline_s=server.queue_deadline_s, metadata_max_bytes=server.metadata_max_bytes)
+    limits = _limits(server)
     engine = Engine(upstream, storage, heads, manifests, ambient, gatekeeper, limits, attempts.swapped)
     door = RowsInFlight()
     measures = Measures(control)
@@ -253,18 +259,40 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     gate = Gate(files, escalations, rates, shadow, registry, lifecycle, ambient, code)
     outcomes = Outcomes(escalations, owners, attempts, undeclared)
     replays = Replays(heads, ledger)
-    checks = Checks(files, escalations, rates, registry, lifecycle, engine, heads, replays, owners, ambient, code)
+    under_way = UnderWay()
+    landings = Landings(heads, replays, engine, under_way, ambient, key_lifetime_ms=limits.lately_ms)
+    places = registry, lifecycle
+    checks = Checks(files, escalations, rates, *places, engine, heads, replays, landings, owners, ambient, code)
     writers = Writers(ledger, ambient)
-    refusals = SafeRefusals(upstream, heads, replays, ledger, manifests, writers)
+    refusals = SafeRefusals(upstream, heads, replays, ledger, manifests, writers, engine.live)
     commits = Commits(
-        gate, engine, heads, replays, refusals, writers, lifecycle, gatekeeper, outcomes, journal, ambient, door
+        gate,
+        engine,
+        heads,
+        replays,
+        refusals,
+        writers,
+        lifecycle,
+        gatekeeper,
+        outcomes,
+        journal,
+        ambient,
+        door,
+        under_way,
     )
     intake = Intake(server, ambient, open_to_all=open_to_all)
     front = Front(registry, intake, attempts, journal, shadow, ambient, server, open_to_all, traces=traces)
     token_rates, mcp = TokenRates(ambient), McpMount(front, settings.storage)
     page = page_of(front, token_rates, registry, journal, escalations, upstream, heads, manifests.parsing, watch)
-    return Tower(
-        settings, data, lake, records, watch, engine, lifecycle, commits, checks, front, token_rates, page, mcp
+    rooms = engine, lifecycle, commits, checks, landings
+    return Tower(settings, data, lake, records, watch, *rooms, front, token_rates, page, mcp)
+
+
+def _limits(server: Server) -> Limits:
+    return Limits(
+        deadline_s=server.queue_deadline_s,
+        metadata_max_bytes=server.metadata_max_bytes,
+        lately_ms=server.key_lifetime_s * 1000,
     )
 
 

@@ -8,16 +8,18 @@ with the difference, and what does not hold becomes a `problem` (R5).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from icetower.errors import ValidationFailed
 from icetower.iceberg.entry_checks import (
+    Difference,
     LiveEntry,
     check_entries,
     check_rows,
     difference,
     inherited,
+    is_again,
     is_vector,
     key_of,
     live_entries,
@@ -88,6 +90,8 @@ class Change:
         problems: what the manifests claim but is not so, one sentence each (R5).
         names_sibling: a replaced entry belongs to another new snapshot of the same commit (S1).
         headers: what each new manifest and its row say of partitions, to be held against the table's spec.
+        live: by the path of each new manifest of data files, the paths of those that are live in it.
+        again: the data files among those added that are live already, in a manifest that it replaces.
     """
 
     snapshot: Snapshot
@@ -99,6 +103,8 @@ class Change:
     problems: tuple[str, ...]
     names_sibling: bool
     headers: tuple[Header, ...] = ()
+    live: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, "tuple[str, ...]"])
+    again: tuple[str, ...] = ()
 
     @property
     def is_pure_append(self) -> bool:
@@ -182,6 +188,7 @@ def change_of(
         *check_entries(snapshot, diff.added, manifests, before, true, carried_vectors or {}, diff.removed),
     )
     others = siblings - {snapshot["snapshot-id"]}
+    known = {live.key for live in before}
     return Change(
         snapshot=Snapshot(snapshot),
         diff=diff,
@@ -200,7 +207,17 @@ def change_of(
             )
             for row in diff.added
         ),
+        live=_live_paths(diff.added, true),
+        again=tuple(live.entry.file.path for live, was in true.kept if known and is_again(live, was, known)),
     )
+
+
+def _live_paths(rows: Iterable[ManifestFile], true: Difference) -> dict[str, tuple[str, ...]]:
+    found: dict[str, list[str]] = {row.path: [] for row in rows if row.content == DATA}
+    for live, _ in true.kept:
+        if live.row.content == DATA:
+            found[live.row.path].append(live.entry.file.path)
+    return {path: tuple(paths) for path, paths in found.items()}
 
 
 def _by_path(pairs: Iterable[tuple[str, Entry]]) -> dict[str, tuple[Entry, ...]]:

@@ -8,7 +8,7 @@ EXISTING and DELETED ones with the numbers that the file had. One exception is t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -244,6 +244,8 @@ def check_entries(
     known = {live.key for live in before}
     seen: set[FileKey] = set()
     for live, was in diff.kept:
+        if is_again(live, was, known):
+            continue
         if live.key in seen and was is None:
             yield f"file {live.entry.file.path} is named twice as live"
         seen.add(live.key)
@@ -257,6 +259,15 @@ def check_entries(
         older = [entry for entry, _ in tombstones if entry.snapshot_id not in (None, own_id)]
         yield from _older_tombstone_problems(older, replaced, manifests)
     yield from _vector_problems(diff, carried_vectors)
+
+
+def is_again(live: LiveEntry, was: LiveEntry | None, known: Collection[FileKey]) -> bool:
+    """Whether an entry adds a data file once more that is live and stays. It claims what is so, and is no problem here.
+
+    Args:
+        known: the files that were live in the manifests that are replaced.
+    """
+    return was is None and live.entry.status == ADDED and live.entry.file.content == DATA and live.key in known
 
 
 def _tombstone_problems(gone: Sequence[tuple[Entry, int]], known: set[FileKey], diff: Difference) -> Iterator[str]:

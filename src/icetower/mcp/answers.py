@@ -97,19 +97,20 @@ def status(desk: tables.Desk, table: str, key: str) -> Status:
     """The answer of `commit_status`."""
     ways = tables.ways_into(desk, table)
     answers = [(each, desk.tower.landed(each, key)) for each in ways]
-    written_to, found = next((each for each in answers if each[1]["outcome"] != "new"), answers[0])
-    if found["error"] is not None:
-        refusal = Refusal.of(_error(found["error"]))
-        return Status(ok=False, summary=f"it cannot be told: {refusal.message}", refusal=refusal)
-    if found["outcome"] != "replayed":
+    written_to, found = next((each for each in answers if each[1].landed is not False), answers[0])
+    if found.error is not None:
+        refusal, landed = Refusal.of(found.error), found.landed
+        summary = "it is not in the table, and never will be" if found.fenced else "it cannot be told"
+        return Status(ok=False, summary=f"{summary}: {refusal.message}", landed=landed, refusal=refusal)
+    if not found.landed:
         return Status(
             summary="it is not in the table. Make the very same call again: it has the same key, and is done once even "
             "if the first one still lands",
             landed=False,
             may_send_again=True,
         )
-    at = None if found["snapshot"] is None else str(found["snapshot"])
-    since = since_landed(desk, table, written_to, key, found["snapshot"])
+    at = None if found.snapshot is None else str(found.snapshot)
+    since = since_landed(desk, table, written_to, key, found.snapshot)
     summary = "it has landed: do not write it again"
     if not since.nothing:
         summary = (

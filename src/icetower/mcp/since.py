@@ -58,7 +58,7 @@ def since_landed(desk: Desk, table: str, written_to: str, key: str, snapshot: in
         snapshot: as which it has landed, where that is known; else the tower is asked.
     """
     if snapshot is None:
-        snapshot = desk.tower.landed(written_to, key)["snapshot"]
+        snapshot = desk.tower.landed(written_to, key).snapshot
     found = since_of(desk.tower.load(written_to)["metadata"], snapshot, key)
     if written_to == table or found.commits is None or found.at_ms is None:
         return found

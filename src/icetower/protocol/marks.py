@@ -87,6 +87,9 @@ SNAPSHOTS_PER_SECOND = "icetower.appends.snapshots-per-second"
 STRICT = "icetower.strict"
 """Nothing is rebased (trap R9)."""
 
+FENCE = "icetower.fence."
+"""How the properties begin by which the tower keeps that nothing lands under a key any more (trap K4)."""
+
 RETENTION_SNAPSHOTS_MAX = "icetower.retention.snapshots-max"
 """So many snapshots stay on each branch's line (trap H1)."""
 

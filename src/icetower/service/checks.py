@@ -35,6 +35,7 @@ from icetower.protocol.names import Identifier
 from icetower.protocol.updates import creates
 from icetower.registry.principals import Principal
 from icetower.service.attempts import partitions_of
+from icetower.service.landings import Landings, Wanted
 from icetower.service.owners import Owners
 from icetower.table.client_properties import NO_CODE, Allowed
 from icetower.table.head import HeadState
@@ -104,6 +105,7 @@ class Checks:
         engine: Engine,
         heads: Heads,
         replays: Replays,
+        landings: Landings,
         owners: Owners,
         ambient: Ambient,
         client_code: Allowed = NO_CODE,
@@ -116,6 +118,7 @@ class Checks:
         self._engine = engine
         self._heads = heads
         self._replays = replays
+        self._landings = landings
         self._owners = owners
         self._ambient = ambient
         self._client_code = client_code
@@ -175,22 +178,24 @@ class Checks:
             return await self._refused(principal, error, noted, wait_s)
         return Verdict("admitted", None, _branch(head, "main"), operations, names, tuple(noted), wait_s)
 
-    async def landed(self, principal: Principal, table: Identifier, key: str, ref: str) -> Verdict:
-        """Whether a write of the principal under a key is in a branch: ``replayed``, or ``new``.
+    async def landed(self, principal: Principal, table: Identifier, wanted: Wanted) -> Verdict:
+        """Whether a write is in a branch, as `Landings.of` finds it: ``replayed``, or ``new``.
 
         Raises:
             IcetowerError: 5xx: it cannot be told now.
         """
         noted = list[Shadowed]()
         try:
-            ShadowRecorder(self._ambient, noted.append).allow(principal, permissions.require, Operation.READ, table)
-            head = await self._heads.load(table)
-            found = await self._replays.find(table, head, Identity.of_append(principal.name, ref, key, None))
+            found, head = await self._landings.of(principal, table, wanted, ShadowRecorder(self._ambient, noted.append))
+            if found.error is not None:
+                raise found.error
         except IcetowerError as error:
             return await self._refused(principal, error, noted, 0.0)
-        if found is None:
-            return Verdict("new", None, _branch(head, ref))
-        return Verdict("replayed", None, found.snapshots[-1] if found.snapshots else None)
+        return (
+            Verdict("replayed", None, found.snapshot)
+            if found.landed
+            else Verdict("new", None, _branch(head, wanted.ref))
+        )
 
     async def _judged(
         self,

@@ -47,6 +47,7 @@ from icetower.service.outcomes import Attempt, Outcomes, time_of
 from icetower.service.purges import Watch
 from icetower.service.rows_in_flight import RowsInFlight
 from icetower.service.single_flight import SingleFlight
+from icetower.service.under_way import UnderWay
 from icetower.table.head import HeadState
 
 Work = Callable[[], Awaitable[tuple[Committed, ...]]]
@@ -71,6 +72,7 @@ class Commits:
         journal: Journal,
         ambient: Ambient,
         rows: RowsInFlight | None = None,
+        under_way: UnderWay | None = None,
     ) -> None:
         self._gate = gate
         self._engine = engine
@@ -85,6 +87,7 @@ class Commits:
         self._ambient = ambient
         self._rows = rows or RowsInFlight()
         self._flights: SingleFlight[tuple[Committed, ...]] = SingleFlight()
+        self._under_way = under_way or UnderWay()
 
     async def commit(
         self,
@@ -133,7 +136,8 @@ class Commits:
             attempt.operation = "+".join(sorted(claimed_by(request.requirements, request.updates))) or "none"
             async with self._refused_safely(principal, [(request, identity)]):
                 _require_any(principal, request)
-                [done] = await self._once(_flight_name([identity]), request, work)
+                with self._under_way.noted([(table, identity)]):
+                    [done] = await self._once(_flight_name([identity]), request, work)
         self._outcomes.landed(attempt, table, done)
         return done.head
 
@@ -183,7 +187,8 @@ class Commits:
                             f"a transaction cannot create a table ({request.identifier}); create it first"
                         )
                     _require_any(principal, request)
-                committed = await self._once(_flight_name(identities), tuple(requests), work)
+                with self._under_way.noted(zip(tables, identities, strict=True)):
+                    committed = await self._once(_flight_name(identities), tuple(requests), work)
         for request, identity, done in zip(requests, identities, committed, strict=True):
             if request.identifier is not None:
                 self._outcomes.landed(attempt, request.identifier, done, key=identity.key)
@@ -264,12 +269,15 @@ class Commits:
                 principal.name, request.ref, key_of(request, key), application_of(request, application)
             )
             attempt.write(table).identified(identity)
-            landed = await self._replays.find(table, head, identity)
-            if landed is not None:
-                return landed
-            admitted = await admit(principal, table, request, identity, head, since_s=attempt.started_s)
-            self._judged(attempt, admitted)
-            done = await self._engine.submit_append(admitted, head, request=request_id)
+            with self._under_way.noted([(table, identity)]):
+                landed = await self._replays.find(table, head, identity)
+                if landed is not None:
+                    return landed
+                admitted = await admit(principal, table, request, identity, head, since_s=attempt.started_s)
+                self._judged(attempt, admitted)
+                done = await self._engine.submit_append(admitted, head, request=request_id)
+            if done.by_files:
+                await self._journal.keep_replay(identity, done)
             attempt.partitions = partitions_of(done.head, admitted.places)
             return done
 
@@ -376,7 +384,7 @@ class Commits:
             return done
         await self._keep_writer([admitted])
         done = await self._engine.submit(admitted, request=attempt.request_id or "")
-        self._journal.remember_commit(admitted, done)
+        await self._remember(admitted, done)
         return done
 
     async def _keep_writer(self, members: Sequence[Admitted], uuid: str = "") -> None:
@@ -435,8 +443,14 @@ class Commits:
                 known[position] = landed
             return await self._known_together(requests, known)
         for member, done in zip(members, committed, strict=True):
-            self._journal.remember_commit(member, done)
+            await self._remember(member, done)
         return tuple(committed)
+
+    async def _remember(self, member: Admitted, done: Committed) -> None:
+        if done.by_files:
+            await self._journal.keep_replay(member.identity, done)
+        else:
+            self._journal.remember_commit(member, done)
 
     async def _known_together(
         self, requests: Sequence[CommitRequest], known: Mapping[int, Committed]

@@ -11,8 +11,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 
 from icetower.admission.admitted import Admitted
+from icetower.admission.identity import Identity
 from icetower.ambient import Ambient
 from icetower.commit.engine import Committed
 from icetower.commit.group_keys import GroupKeys
@@ -93,6 +95,16 @@ class Journal:
         """Keep a commit's keys for the time after their snapshots expire. The table has them already (trap K1)."""
         if done.snapshots and done.outcome != "replayed":
             self.put(*_commits(admitted, done))
+
+    async def keep_replay(self, identity: Identity, done: Committed) -> None:
+        """Keep the key of a write that was a replay by its files alone: the table has these under another one.
+
+        It was called done, so it must not be done when it comes again, with other files or after these were rewritten.
+        """
+        uuid = str(done.head.metadata["table-uuid"])
+        self.put(*commits_of(uuid, identity, done.snapshots, _lowest(done)))
+        with suppress(IcetowerError):
+            await self.flush()
 
     def remember_answer(self, principal: str, key: str, answer: Answer) -> None:
         """Keep that a key was used on an endpoint."""
@@ -189,12 +201,16 @@ class Journal:
 
 def _commits(admitted: Admitted, done: Committed) -> list[Commit]:
     """What the ledger keeps of a commit."""
-    numbers = [(done.head.snapshots.get(i) or {}).get("sequence-number") or 0 for i in done.snapshots]
     return commits_of(
         str(done.head.metadata["table-uuid"]),
         admitted.identity,
         done.snapshots,
-        min(numbers),
+        _lowest(done),
         application_id=admitted.application_id,
         fingerprint=admitted.fingerprint,
     )
+
+
+def _lowest(done: Committed) -> int:
+    """The lowest sequence number of a commit's snapshots; 0 where one has none."""
+    return min((done.head.snapshots.get(i) or {}).get("sequence-number") or 0 for i in done.snapshots)

@@ -24,6 +24,9 @@ FILES_MAX = 1_000_000
 ALL_MAX = 20_000
 """Where so many files are left at most, all manifests are read: no partition that a request names wrongly hides one."""
 
+LATELY_MANIFESTS_MAX, LATELY_FILES_MAX = 500, 20_000
+"""So many manifests of those that came lately, the newest of them, are read for a commit, and so many files."""
+
 _FILE_BYTES, _MANIFEST_BYTES = 12, 400
 _ROOM = 600
 """So many manifests that have gone are remembered: a plan on the list before a merge must not read them again,
@@ -36,10 +39,9 @@ Place = tuple[int, tuple[object, ...]]
 
 def plain(path: str) -> str:
     """A path without the beginnings by which one local file has several names."""
-    for start in ("file://", "file:"):
-        if path.startswith(start):
-            return path[len(start) :]
-    return path
+    if not path.startswith("file:"):
+        return path
+    return path[7:] if path.startswith("file://") else path[5:]
 
 
 def live_in(manifest: Manifest) -> list[str]:
@@ -61,6 +63,10 @@ class LivePaths:
         self._files = 0
         self._runs: tuple[Run, ...] = ()
         self._unread: dict[str, ManifestFile] = {}
+        self._new: list[ManifestFile] = []
+        """Unread ones of which it was not asked yet whether they came lately, the newest first."""
+        self._late: dict[str, ManifestFile] = {}
+        """Those of them that did."""
         self._covered: set[Place] = set()
 
     @property
@@ -72,11 +78,15 @@ class LivePaths:
         """A manifest's live paths."""
         if manifest in self._by_manifest:
             return
-        hashes = array("I", sorted(_hash(path) for path in paths))
+        hashes = array("I", sorted([_hash(path) for path in paths]))
         self._by_manifest[manifest] = hashes
-        self._all.update(hashes)
+        if len(hashes) == 1:
+            self._all.add(hashes[0])
+        else:
+            self._all.update(hashes)
         self._files += len(hashes)
         self._unread.pop(manifest, None)
+        self._late.pop(manifest, None)
 
     def unread(
         self, listing: Listing, places: Collection[Place], may_hold: Callable[[ManifestFile, Collection[Place]], bool]
@@ -106,6 +116,34 @@ class LivePaths:
             if left <= 0:
                 break
         return within
+
+    def unread_lately(self, listing: Listing, came_lately: Callable[[ManifestFile], bool]) -> list[ManifestFile]:
+        """The manifests that must be read before `holding` can answer for files that came lately, newest first.
+
+        Args:
+            came_lately: whether a manifest did; each is asked about once.
+        """
+        self._follow(listing)
+        if self._new:
+            left = LATELY_FILES_MAX
+            for row in self._new[:LATELY_MANIFESTS_MAX]:
+                left -= _count(row)
+                if left < 0:
+                    break
+                if row.path in self._unread and came_lately(row):
+                    self._late[row.path] = row
+            self._new = []
+        return [row for row in self._late.values() if row.path in listing] if self._late else []
+
+    def pass_over(self, rows: Iterable[ManifestFile]) -> None:
+        """These cannot be read in time: `unread_lately` names them no more."""
+        for row in rows:
+            self._late.pop(row.path, None)
+
+    def met(self, paths: Iterable[str]) -> list[str]:
+        """Those of some paths that `holding` must be asked about; nearly always none."""
+        known = self._all
+        return [path for path in paths if _hash(path) in known]
 
     def holding(self, listing: Listing, path: str) -> list[str]:
         """The manifests of a listing that may name a file as live; nearly always none."""
@@ -137,6 +175,7 @@ class LivePaths:
         if new:
             self._covered.clear()
             self._unread = {**new, **self._unread}
+            self._new = [*new.values(), *self._new][:LATELY_MANIFESTS_MAX]
         gone = len(self._by_manifest) + len(self._unread) - len(listing)
         if gone > len(listing) + _ROOM:
             self._drop_gone({row.path: row for row in listing})
@@ -145,6 +184,7 @@ class LivePaths:
     def _drop_gone(self, rows: Mapping[str, ManifestFile]) -> None:
         self._by_manifest = {path: hashes for path, hashes in self._by_manifest.items() if path in rows}
         self._unread = {path: row for path, row in self._unread.items() if path in rows}
+        self._late = {path: row for path, row in self._late.items() if path in rows}
         self._all = BitMap()
         for hashes in self._by_manifest.values():
             self._all.update(hashes)

@@ -1,0 +1,69 @@
+"""After a lost answer: has the write landed, and will it never?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from icetower.agent.failures import error_of
+from icetower.errors import IcetowerError, UsageError
+from icetower.protocol.names import Identifier, namespace_to_path
+
+JSON = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """What a tower knows of a write.
+
+    Attributes:
+        landed: True: it is in the table, or was until it expired. False: the table does not have it now. None: it
+            cannot be told, and `error` says why.
+        snapshot: the snapshot as which it landed.
+        fenced: nothing lands under its key, or its number, any more. Without a fence, what is not there may still land.
+        error: what a tower would answer if the write were sent again; None if it would take it, or has it.
+    """
+
+    landed: bool | None
+    snapshot: int | None
+    fenced: bool
+    error: IcetowerError | None
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> Landed:
+        """An answer's body (JSON)."""
+        error = answer.get("error")
+        refused = None if error is None else error_of(int(error["code"]), json.dumps({"error": error}).encode())
+        return cls(answer["landed"], answer["snapshot-id"], bool(answer["fenced"]), refused)
+
+
+def query(
+    key: str | None, application: tuple[str, int] | None, snapshot_id: int | None, ref: str, principal: str | None
+) -> dict[str, str]:
+    """The parameters of a question. Raises `UsageError` unless the write is named once."""
+    if (key is not None) + (application is not None) + (snapshot_id is not None) != 1:
+        raise UsageError("name the write by one of its key, its application and number, or its snapshot id")
+    named = {"ref": ref} | ({} if principal is None else {"principal": principal})
+    if application is not None:
+        return named | {"application": application[0], "sequence": str(application[1])}
+    return named | ({"snapshot-id": str(snapshot_id)} if key is None else {"key": key})
+
+
+def fence(key: str | None, application: tuple[str, int] | None, ref: str, principal: str | None) -> JSON:
+    """The body of a request for a fence. Raises `UsageError` unless the write is named once."""
+    if (key is None) == (application is None):
+        raise UsageError("name the write by one of its key, or its application and number")
+    named: JSON = {"ref": ref} | ({} if principal is None else {"principal": principal})
+    if application is not None:
+        return named | {"application": {"id": application[0], "sequence": application[1]}}
+    return named | {"key": key}
+
+
+def route(table: str, name: str) -> str:
+    """The path of a table's route. `table`: ``namespace.table``."""
+    identifier = Identifier.parse(table)
+    namespace = namespace_to_path(identifier.namespace)
+    return f"/v1/namespaces/{namespace}/tables/{quote(identifier.name, safe='')}/{name}"
