@@ -20,6 +20,7 @@ from icetower.registry.registry import RESERVED_NAME, Registry
 from icetower.table.branches import Branches
 from icetower.table.head import HeadState
 from icetower.table.keys import record_of
+from icetower.table.sinks import mark_of
 
 TABLES_MAX = 1_024
 """Of so many tables it is known when young snapshots were removed from them last."""
@@ -105,7 +106,8 @@ class Gatekeeper:
                 highest = kept.get(owner, commit)
                 if has is not False and (highest.sequence or 0) <= (commit.sequence or 0):
                     about = application_of(snapshot.summary)
-                    kept[owner] = replace(commit, snapshots=whole, application_id=about)
+                    mark = _mark_kept(commit, snapshot)
+                    kept[owner] = replace(commit, snapshots=whole, application_id=about, mark=mark)
         groups = await self._groups(uuid, gone, branches, leaving)
         if leaving.lost:
             await self._forget(old, uuid, leaving, frozenset(snapshot_ids))
@@ -244,6 +246,14 @@ class _Leaving:
 
 def _has_keys(snapshot: Snapshot) -> bool:
     return GROUP_FILE in snapshot.summary or record_of(snapshot) is not None
+
+
+def _mark_kept(commit: Commit, snapshot: Snapshot) -> str | None:
+    """What is kept of a sink's number beside it; None where the number is no sink's."""
+    mark = mark_of(snapshot.summary)
+    if mark is None or (mark.application, mark.number) != (commit.owner.key, commit.sequence):
+        return None
+    return mark.kept
 
 
 def _whole(head: HeadState, commit: Commit) -> tuple[int, ...]:

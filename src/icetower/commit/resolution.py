@@ -30,6 +30,19 @@ is known decides:
         otherwise                                                               unknown  key.gone
     a creation, in the ledger alone; its table is not at its name (L)           unknown  key.gone
 
+    known by the mark of its sink (`table.sinks`), to be last on its branch     answer
+    --------------------------------------------------------------------------  ----------------------------------
+    no higher, and it is in the table as it was sent                            done
+    higher; of Kafka Connect, on a version that has it                          new
+    the same number, with the same content                                      done
+    the same, by Flink, on a version that has it: another part of a checkpoint  new
+    the same, otherwise                                                         misused  sink.differs
+    lower; of Kafka Connect, also written without having read it                misused  sink.behind
+    on no snapshot of its branch:
+        on one that was rolled back, or its branch was set back (L)             new
+        in the ledger alone, expired (L)                                        as above
+        in the ledger alone, no lower, otherwise (L)                            unknown  key.gone, …
+
     known by its ids in the plan                                                answer
     --------------------------------------------------------------------------  ----------------------------------
     as sent, on the branches that it moves                                      done
@@ -47,6 +60,11 @@ uuid, once; whether its rows are in this one, `ledger.histories` tells. Of a com
 all: they came together, and are ancestors of each other. A number is known where it is no higher than the last one; at
 the gate, where the last one is not on its branch, the very number that was sent is looked for.
 
+A sink's number is stricter. Whoever writes an application's numbers has been told that a lower one is done; a sink sends
+a lower one only where two of its runs are at work, or where it was set back and its numbers mean other rows by now. So
+it is refused, and never taken for done. And a sink goes by the history of its branch: what was rolled back there it
+commits again, under the same number.
+
 `tests/commit/test_has_it_landed.py` has a case for each line, with the exact message (that of creations is in
 `test_creation.py`).
 """
@@ -58,6 +76,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from icetower.admission.identity import Identity, application_of
+from icetower.commit.sink_refusals import behind, differs
 from icetower.errors import IcetowerError, KeyMisused, ValidationFailed
 from icetower.iceberg.lineage import Lineage, reaches
 from icetower.ledger.histories import Fate
@@ -67,6 +86,7 @@ from icetower.protocol.names import Identifier
 from icetower.protocol.snapshots import Snapshot
 from icetower.table.head import HeadState
 from icetower.table.keys import Keys
+from icetower.table.sinks import Kind, Mark, Place, told_by
 
 JSON = Mapping[str, Any]
 
@@ -277,6 +297,8 @@ def _by_name(identity: Identity, table: Table, ledger: _Ledger | None) -> Verdic
             done = _done(found, identity.ref, table, ledger)
             # Where it may be done now, the same application may do it, with other content.
             return None if done is None else _another_write(identity, snapshots, application) or done
+    if identity.mark is not None:
+        return _by_mark(identity, identity.mark, table, ledger)
     if identity.application is not None:
         application, number = identity.application
         last, commit = table.keys.sequence(identity.principal, identity.ref, application), None
@@ -294,6 +316,63 @@ def _by_name(identity: Identity, table: Table, ledger: _Ledger | None) -> Verdic
                     refused = _rolled_back(found, identity.ref, table)
             return refused or _done(found, identity.ref, table, ledger)
     return None
+
+
+def _by_mark(identity: Identity, mark: Mark, table: Table, ledger: _Ledger | None) -> Verdict | None:
+    """By how far its sink is. None: it is new, as far as the table, or the ledger, tells."""
+    told = told_by(table.find, table.ref(identity.ref), mark)
+    if not told:
+        return None if ledger is None else _by_kept_mark(identity, mark, table, ledger)
+    newest, last = told[0]
+    place = mark.beside(last)
+    # A coordinator of Kafka Connect goes by what it has read; older ones don't look again when they commit anew.
+    unread = mark.kind is Kind.KAFKA and place is Place.AHEAD and not _has_read(identity, table, newest)
+    if place is Place.AHEAD and not unread:
+        return None
+    own = _as_sent(identity, table)
+    if own is not None:
+        return Done(own)
+    if place is not Place.LEVEL:
+        return Misused(behind(mark, last, newest.id, identity.ref))
+    if mark.kind is Kind.FLINK and _has_read(identity, table, newest):
+        return None  # Flink passes over what it finds: this is another part of the checkpoint
+    together = "+".join(each.content for _, each in reversed(told))
+    same = tuple(snapshot.id for snapshot, each in reversed(told) if mark.content in (each.content, together))
+    if same:
+        return Done(same)
+    commit = None if ledger is None else ledger.under(mark.application, identity, numbered=True)
+    if commit is not None and commit.sequence == mark.number:  # a rewrite has carried the mark on, and it expired
+        remembered = mark.remembered(mark.number, commit.mark)
+        if remembered.content == mark.content:
+            return Done(commit.snapshots)
+    return Misused(differs(mark, last, newest.id))
+
+
+def _by_kept_mark(identity: Identity, mark: Mark, table: Table, ledger: _Ledger) -> Verdict | None:
+    """Likewise, where the branch has no snapshot that tells: they may have expired."""
+    commit = ledger.under(mark.application, identity, numbered=True)
+    if commit is None or commit.sequence is None:
+        return None
+    last = mark.remembered(commit.sequence, commit.mark)
+    place = mark.beside(last)
+    if place is Place.AHEAD:
+        return None
+    found = _Found(f"number {last.number} of {mark.application}", commit.snapshots, commit)
+    if _rolled_back(found, identity.ref, table) is not None:
+        return None
+    done = _done(found, identity.ref, table, ledger)
+    if done is None or isinstance(done, Misused):  # left behind, or set back: its branch knows nothing of it
+        return None
+    if isinstance(done, Unknown):
+        return done
+    if place is Place.BEHIND:
+        return Misused(behind(mark, last, commit.snapshots[-1], identity.ref))
+    return done if last.content == mark.content else Misused(differs(mark, last, commit.snapshots[-1]))
+
+
+def _has_read(identity: Identity, table: Table, snapshot: Snapshot) -> bool:
+    """Whether a commit was written on a version that has a snapshot in its history."""
+    return reaches(table.find, identity.snapshots[0].parent_id, snapshot.id) is True
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,11 +561,12 @@ def _by_ids(identity: Identity, table: Table) -> Verdict | None:
 
 
 def _in_unreadable(identity: Identity, table: Table) -> Unknown | None:
-    """What is in no group file that can be read may be in one that can't."""
+    """What is in no group file that can be read may be in one that can't. What a sink says of itself is in none."""
+    mark = identity.mark
     try:
-        if identity.key is not None:
+        if identity.key is not None and (mark is None or identity.key != mark.key):
             table.keys.check_key(identity.ref, identity.key)
-        if identity.application is not None:
+        if identity.application is not None and mark is None:
             application = identity.application[0]
             last = table.keys.sequence(identity.principal, identity.ref, application)
             landed = None if last is None else table.find(last[1][-1])

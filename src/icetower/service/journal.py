@@ -197,4 +197,5 @@ def _commits(admitted: Admitted, done: Committed) -> list[Commit]:
         min(numbers),
         application_id=admitted.application_id,
         fingerprint=admitted.fingerprint,
+        mark=None if admitted.identity.mark is None else admitted.identity.mark.kept,
     )
