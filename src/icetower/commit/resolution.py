@@ -60,10 +60,9 @@ uuid, once; whether its rows are in this one, `ledger.histories` tells. Of a com
 all: they came together, and are ancestors of each other. A number is known where it is no higher than the last one; at
 the gate, where the last one is not on its branch, the very number that was sent is looked for.
 
-A sink's number is stricter. Whoever writes an application's numbers has been told that a lower one is done; a sink sends
-a lower one only where two of its runs are at work, or where it was set back and its numbers mean other rows by now. So
-it is refused, and never taken for done. And a sink goes by the history of its branch: what was rolled back there it
-commits again, under the same number.
+A sink's number is stricter. It sends a lower one only where two of its runs are at work, or where it was set back and
+its numbers mean other rows by now. So that is refused, and never taken for done. And a sink goes by the history of its
+branch: what was rolled back there it commits again, under the same number.
 
 `tests/commit/test_has_it_landed.py` has a case for each line, with the exact message (that of creations is in
 `test_creation.py`).
@@ -72,7 +71,7 @@ commits again, under the same number.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from icetower.admission.identity import Identity, application_of
@@ -205,6 +204,11 @@ class _Ledger:
     def under(self, name: str | None, identity: Identity, *, numbered: bool = False) -> Commit | None:
         owner = CommitKey(self.uuid, identity.ref, identity.principal, name or "", numbered)
         return self._answer(UnderName(owner))
+
+    def of_sink(self, mark: Mark, identity: Identity) -> Commit | None:
+        """The last commit of a sink: by the same principal, or past the tower, by nobody who is known."""
+        found = self.under(mark.application, identity, numbered=True)
+        return found or self.under(mark.application, replace(identity, principal=""), numbered=True)
 
     def is_torn(self, snapshot_id: int) -> bool:
         return self._answer(IsTorn(snapshot_id))
@@ -340,7 +344,7 @@ def _by_mark(identity: Identity, mark: Mark, table: Table, ledger: _Ledger | Non
     same = tuple(snapshot.id for snapshot, each in reversed(told) if mark.content in (each.content, together))
     if same:
         return Done(same)
-    commit = None if ledger is None else ledger.under(mark.application, identity, numbered=True)
+    commit = None if ledger is None else ledger.of_sink(mark, identity)
     if commit is not None and commit.sequence == mark.number:  # a rewrite has carried the mark on, and it expired
         remembered = mark.remembered(mark.number, commit.mark)
         if remembered.content == mark.content:
@@ -350,7 +354,7 @@ def _by_mark(identity: Identity, mark: Mark, table: Table, ledger: _Ledger | Non
 
 def _by_kept_mark(identity: Identity, mark: Mark, table: Table, ledger: _Ledger) -> Verdict | None:
     """Likewise, where the branch has no snapshot that tells: they may have expired."""
-    commit = ledger.under(mark.application, identity, numbered=True)
+    commit = ledger.of_sink(mark, identity)
     if commit is None or commit.sequence is None:
         return None
     last = mark.remembered(commit.sequence, commit.mark)
