@@ -31,9 +31,9 @@ def differs(mark: Mark, last: Mark, snapshot_id: int) -> KeyMisused:
     """The last number again, which stands for another commit."""
     return KeyMisused(
         f"{mark.application} sends number {mark.number} with other content ({mark.content}) than it has committed "
-        f"under it as snapshot {snapshot_id} ({last.content or 'unknown'}): its numbers have begun again, two runs of it "
-        "are at work, or its source gives other rows each time. Nothing of it was committed. Look which rows are missing. "
-        f"To begin anew, give the sink another name: {mark.kind.another_name}",
+        f"under it as snapshot {snapshot_id} ({last.content or 'unknown'}): its numbers have begun again, two runs of "
+        "it are at work, or its source gives other rows each time. Nothing of it was committed. Look which rows are "
+        f"missing. To begin anew, give the sink another name: {mark.kind.another_name}",
         rule="sink.differs",
         snapshot=snapshot_id,
         next_step="ask_owner",

@@ -42,7 +42,7 @@ from icetower.gateway.unknown_callers import NO_CREDENTIAL, bearer_of
 from icetower.ledger.answers import Answer
 from icetower.observe.events import one_line
 from icetower.observe.traces import CommitTrace, Traces
-from icetower.protocol.catalog import error_body
+from icetower.protocol.catalog import error_body, retry_after_s
 from icetower.protocol.events import Kind
 from icetower.protocol.names import NAMESPACE_SEPARATOR, Identifier, Namespace, check_bounds, checked_identifier
 from icetower.registry.principals import Principal, administrator
@@ -227,11 +227,17 @@ def no_content() -> Response:
     return Response(status_code=204)
 
 
-def error_response(error: IcetowerError) -> Response:
-    headers: dict[str, str] = {}
+def error_response(error: IcetowerError, ambient: Ambient) -> Response:
+    headers = retry_after(error, ambient)
     if isinstance(error, NotAuthenticated):
         headers["WWW-Authenticate"] = 'Bearer realm="icetower"'
     return json_response(error_body(error), error.status, headers)
+
+
+def retry_after(error: IcetowerError, ambient: Ambient) -> dict[str, str]:
+    """The header of an answer that says when to send the same again, where that may help."""
+    seconds = retry_after_s(error, ambient.now_ms())
+    return {} if seconds is None else {"Retry-After": str(seconds)}
 
 
 def route(
@@ -326,7 +332,7 @@ class _Endpoint:
             return response
         except IcetowerError as error:
             self._log(request, principal, started_s, error)
-            response = error_response(error)
+            response = error_response(error, front.ambient)
             without_frames(error)
             return response
         except ClientDisconnect:
@@ -337,7 +343,7 @@ class _Endpoint:
             log.exception(
                 "request %s: %s %s failed", front.attempts.named(failure), request.method, path_of(request.scope)
             )
-            return error_response(failure)
+            return error_response(failure, front.ambient)
 
     async def _refuse_ended(self, request: Request, principal: Principal) -> NoReturn:
         """A commit by a credential that had ended before it came. Raises as `_refuse_landed`."""
