@@ -173,7 +173,9 @@ def test_r10_progress_of_one_group_is_seen_by_the_next_member() -> None:
         world = World()
         await create(world, **{"icetower.blind-appends": "true"})
         clients = [await Client(world, name).refresh() for name in ("ann", "bob", "cid")]
-        requests = [await c.append(data(c.name, "a"), **FLINK) for c in clients[:2]]
+        later = {**FLINK, "flink.max-committed-checkpoint-id": "6"}
+        marks = (FLINK, later)
+        requests = [await c.append(data(c.name, "a"), **told) for c, told in zip(clients, marks, strict=False)]
         requests.append(await clients[2].append(data("cid", "a")))
         assert await outcomes(*requests) == ["direct", "409 rebase.progress", "rebased"]
 
