@@ -190,7 +190,7 @@ def refuse_stopped(scene: Scene) -> None:
 
 
 SINK = "kafka.connect.offsets.control.group"
-"""Tells the progress of a sink. Without a commit's id beside it, it is no number, by which the commit would be known."""
+"""Tells the progress of a sink. Without a commit's id beside it, it is no number by which the commit is known."""
 
 
 async def begun(scene: Scene) -> None:

@@ -75,7 +75,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from icetower.admission.identity import Identity, application_of
-from icetower.commit.sink_refusals import behind, differs
+from icetower.commit.sink_standing import behind, differs, standing
 from icetower.errors import IcetowerError, KeyMisused, ValidationFailed
 from icetower.iceberg.lineage import Lineage, reaches
 from icetower.ledger.histories import Fate
@@ -85,7 +85,7 @@ from icetower.protocol.names import Identifier
 from icetower.protocol.snapshots import Snapshot
 from icetower.table.head import HeadState
 from icetower.table.keys import Keys
-from icetower.table.sinks import Kind, Mark, Place, told_by
+from icetower.table.sinks import Mark, Place, told_by
 
 JSON = Mapping[str, Any]
 
@@ -327,29 +327,18 @@ def _by_mark(identity: Identity, mark: Mark, table: Table, ledger: _Ledger | Non
     told = told_by(table.find, table.ref(identity.ref), mark)
     if not told:
         return None if ledger is None else _by_kept_mark(identity, mark, table, ledger)
-    newest, last = told[0]
-    place = mark.beside(last)
-    # A coordinator of Kafka Connect goes by what it has read; older ones don't look again when they commit anew.
-    unread = mark.kind is Kind.KAFKA and place is Place.AHEAD and not _has_read(identity, table, newest)
-    if place is Place.AHEAD and not unread:
-        return None
+    found = standing(mark, told, identity.ref, lambda snapshot: _has_read(identity, table, snapshot))
+    if not isinstance(found, KeyMisused):
+        return None if found is None else Done(found)
     own = _as_sent(identity, table)
     if own is not None:
         return Done(own)
-    if place is not Place.LEVEL:
-        return Misused(behind(mark, last, newest.id, identity.ref))
-    if mark.kind is Kind.FLINK and _has_read(identity, table, newest):
-        return None  # Flink passes over what it finds: this is another part of the checkpoint
-    together = "+".join(each.content for _, each in reversed(told))
-    same = tuple(snapshot.id for snapshot, each in reversed(told) if mark.content in (each.content, together))
-    if same:
-        return Done(same)
-    commit = None if ledger is None else ledger.of_sink(mark, identity)
-    if commit is not None and commit.sequence == mark.number:  # a rewrite has carried the mark on, and it expired
-        remembered = mark.remembered(mark.number, commit.mark)
-        if remembered.content == mark.content:
+    if ledger is not None and mark.beside(told[0][1]) is Place.LEVEL:
+        # A rewrite may have carried the mark on, and what it stands for has expired.
+        commit = ledger.of_sink(mark, identity)
+        if commit is not None and mark.remembered(commit.sequence or 0, commit.mark) == mark:
             return Done(commit.snapshots)
-    return Misused(differs(mark, last, newest.id))
+    return Misused(found)
 
 
 def _by_kept_mark(identity: Identity, mark: Mark, table: Table, ledger: _Ledger) -> Verdict | None:
