@@ -30,7 +30,7 @@ from icetower.ambient import Ambient
 from icetower.database import Database
 from icetower.ledger import histories, watching
 from icetower.ledger.activity import ACTIVITY_ROWS_MAX, Activity, read_activity
-from icetower.ledger.answers import Answer
+from icetower.ledger.answers import BEGUN, Answer
 from icetower.ledger.attempts import (
     SCANNED_MAX,
     Attempt,
@@ -546,6 +546,8 @@ def _upsert(table: Table, lifetime_ms: int, dialect: Any) -> Any:
     gives_way = old.expires_ms <= now_ms
     if "sequence" in old:
         gives_way |= new.sequence > old.sequence
+    if "status" in old:
+        gives_way |= old.status == literal_column(str(BEGUN))
     united = _united(table, new, dialect) if "snapshots" in old else {}
     changed = {
         c.name: case((gives_way, new[c.name]), *united.get(c.name, ()), else_=c)
