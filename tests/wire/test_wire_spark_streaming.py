@@ -143,3 +143,23 @@ def test_k5_a_driver_that_everybody_has_given_up_wakes_up_again(stream: Stream) 
     assert stream.ids() == list(range(2 * EPOCHS))
     location = stream.tower.catalog().load_table(stream.table).location().removeprefix("file://")
     assert len([*Path(location, "data").rglob("*.parquet")]) == EPOCHS + 1  # what it wrote may have been live
+
+
+def test_a3_java_sends_again_by_itself_under_one_key(stream: Stream) -> None:
+    """Iceberg's client, from 1.12 on, where a server says for how long it knows keys: the connection breaks before the
+    answer, and the very same request comes again. The job hears of nothing."""
+    keys: list[str] = []
+    statuses: list[int] = []
+
+    def seen(headers: Mapping[str, str], _body: bytes, status: int) -> bool:
+        keys.append({name.lower(): text for name, text in headers.items()}["idempotency-key"])
+        statuses.append(status)
+        return len(keys) == 1
+
+    with counting(stream.tower.uri, seen) as proxy:
+        status, said = stream.start(proxy.uri).ended()
+    assert status == 0, said
+    assert statuses == [200] * (EPOCHS + 1)
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == EPOCHS
+    assert stream.ids() == list(range(2 * EPOCHS))
