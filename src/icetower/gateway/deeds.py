@@ -12,10 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from icetower.ambient import Ambient
-from icetower.errors import IcetowerError
+from icetower.commit.head import Heads
+from icetower.errors import IcetowerError, NoSuchTable
 from icetower.gateway.kept_answers import BRIEF_S, KeptAnswers
 from icetower.ledger.answers import Answer
+from icetower.protocol.names import Identifier
 from icetower.service.journal import Journal
+from icetower.table.head import HeadState
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +57,15 @@ async def begin(
     if kept.begins(name[0]):
         await note(mark)
     return Deed(mark, False, note)
+
+
+async def table_of(heads: Heads, identifier: Identifier) -> HeadState | None:
+    """The table of a name, if there is one: it may be the outcome of a change that was begun before."""
+    with suppress(NoSuchTable):
+        return await heads.load(identifier)
+    return None
+
+
+def metadata_files(head: HeadState) -> set[str]:
+    """Where a table's metadata is, and has been."""
+    return {head.location, *(str(entry["metadata-file"]) for entry in head.metadata.get("metadata-log") or ())}

@@ -31,6 +31,7 @@ from icetower.errors import (
 from icetower.files.parsing import Parsing
 from icetower.gateway.answers import answer_parts, etag, overlaid
 from icetower.gateway.body_bounds import APPEND, COMMIT, CREATION, NAMESPACE, REPORT, TRANSACTION, parsed
+from icetower.gateway.deeds import metadata_files, table_of
 from icetower.gateway.http import (
     Call,
     Front,
@@ -314,7 +315,7 @@ class CatalogRoutes:
         _require_no_location(call, chosen, str(identifier))
         check_properties(wanted.properties, {})
         if call.is_again and not wanted.stage_create:
-            head = await self._table_of(identifier)
+            head = await table_of(self._heads, identifier)
             if head is not None and call.deed is not None and head.metadata.get("table-uuid") == call.deed.mark:
                 return self._table_response(call, identifier, head)
         metadata = await self._lifecycle.new_metadata(
@@ -381,8 +382,8 @@ class CatalogRoutes:
             call.allow(permissions.require, Operation.DROP, identifier)
         await self._stops.require_free(call.principal, identifier)
         if call.is_again:
-            head = await self._table_of(identifier)
-            if head is not None and wanted.metadata_location in _locations_of(head):
+            head = await table_of(self._heads, identifier)
+            if head is not None and wanted.metadata_location in metadata_files(head):
                 return self._table_response(call, identifier, head)
         confined = not call.principal.administrator
         head = await self._lifecycle.register(
@@ -406,7 +407,7 @@ class CatalogRoutes:
 
     async def drop_table(self, call: Call) -> Response:
         call.allow(permissions.require, Operation.DROP, call.table)
-        if call.is_again and await self._table_of(call.table) is None:
+        if call.is_again and await table_of(self._heads, call.table) is None:
             return no_content()
         await self._stops.require_free(call.principal, call.table)
         confined, purge, uuid = (
@@ -425,8 +426,8 @@ class CatalogRoutes:
         # It needs `rename` on the old name and `create` on the new one.
         call.allow(permissions.require, Operation.RENAME, source)
         call.allow(permissions.require, Operation.CREATE, target)
-        if call.is_again and call.deed is not None and await self._table_of(source) is None:
-            moved = await self._table_of(target)
+        if call.is_again and call.deed is not None and await table_of(self._heads, source) is None:
+            moved = await table_of(self._heads, target)
             if moved is not None and moved.metadata.get("table-uuid") == call.deed.mark:
                 return no_content()
         await self._stops.require_free(call.principal, source)
@@ -449,12 +450,6 @@ class CatalogRoutes:
             async with asyncio.timeout(UUID_WITHIN_S):
                 return str((await self._heads.load(table)).metadata.get("table-uuid") or NOBODY_KNOWS)
         return NOBODY_KNOWS
-
-    async def _table_of(self, identifier: Identifier) -> HeadState | None:
-        """The table of a name, if there is one: of a change that was begun before, it may be the outcome."""
-        with suppress(NoSuchTable):
-            return await self._heads.load(identifier)
-        return None
 
     async def report_metrics(self, call: Call) -> Response:
         call.allow(permissions.require, Operation.READ, call.table)
@@ -584,11 +579,6 @@ class CatalogRoutes:
         kept_back = head.withheld(self._settings.client_code)
         own = client_settings.client_properties(call.principal, identifier, head.metadata)
         return {**kept_back, **(own or {})} if kept_back or own else None
-
-
-def _locations_of(head: HeadState) -> set[str]:
-    """Where a table's metadata is, and has been."""
-    return {head.location, *(str(entry["metadata-file"]) for entry in head.metadata.get("metadata-log") or ())}
 
 
 def _require_no_location(call: Call, chosen: Sequence[str], what: str) -> None:
