@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from verify.torture.kill import Broken, Launcher, Story, every_point, jobs_of, judge, play, template
+from verify.torture.lifecycles import every_point_of_a_life
 
 CLIENTS = 2
 LAUNCHERS = 2
@@ -47,6 +48,15 @@ def test_a_tower_that_is_killed_loses_nothing_and_doubles_nothing(
     killed = [story for story in stories if story.killed]
     assert len(killed) >= {"before": 10, "after": 8, "torn": 6}[when]
     assert all(story.counts["connections lost"] or story.counts["answers None"] == 0 for story in killed)
+
+
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.sharp), "after"])
+def test_a3_every_other_change_is_answered_as_done_when_it_comes_again(when: str, tmp_path: Path) -> None:
+    with Launcher(tmp_path) as launcher:
+        template(launcher)
+        stories = every_point_of_a_life(launcher, when)
+    assert sum(story.killed for story in stories) >= 12
+    assert all(story.counts["connections lost"] for story in stories if story.killed)
 
 
 def test_the_judge_of_crashes_is_sharp(tmp_path: Path) -> None:

@@ -189,11 +189,15 @@ def refuse_stopped(scene: Scene) -> None:
     scene.tower.records.escalations.require_free = stopped  # type: ignore[method-assign]
 
 
+SINK = "kafka.connect.offsets.control.group"
+"""Tells the progress of a sink. Without a commit's id beside it, it is no number by which the commit is known."""
+
+
 async def begun(scene: Scene) -> None:
     """A first snapshot, by `ann`, whose sink has told its progress in it."""
     await scene.tower.records.registry.create_principal("ann", "administrator")
     file = scene.data_file("data/first.parquet", 0, parquet=parquet(0))
-    snapshot = scene.snapshot([[file]], {"flink.job-id": "j", "flink.max-committed-checkpoint-id": "1"})
+    snapshot = scene.snapshot([[file]], {SINK: "{}"})
     request = CommitRequest(TABLE, (), Updates([{"action": "add-snapshot", "snapshot": snapshot}, _to(snapshot)]))
     scene.head = await scene.tower.commits.commit(administrator("ann"), request, None)
     head = scene.head.snapshots[scene.head.metadata["current-snapshot-id"]]
@@ -248,7 +252,7 @@ def forged(scene: Scene, faults: set[str], *, mode: str = "enforce") -> tuple[Pr
     if "a summary key of the tower's" in faults:
         summary["icetower.principal"] = "ann"
     if "the progress of another's sink" in faults:
-        summary |= {"flink.job-id": "j", "flink.max-committed-checkpoint-id": "9"}
+        summary[SINK] = "{}"
     unproven = "no proof of its partition" in faults
     files = [scene.data_file(f"{own}/a{scene.files}.parquet", 0, parquet=parquet(0, statistics=not unproven))]
     if "a partition of others" in faults:

@@ -174,6 +174,7 @@ def test_a_log_from_before_the_figures_stays_uncounted(database: Database, clock
         "client_reports",
     ):
         database.run_now(lambda c, name=name: c.exec_driver_sql(f"DROP TABLE ledger_{name}"), write=True)
+    database.run_now(lambda c: c.exec_driver_sql("ALTER TABLE ledger_keys DROP COLUMN mark"), write=True)
     again = Ledger(database, clock)
     log(again, ONE, ONE)
     assert counted(Measures(database))[-1][3] == 2

@@ -4,8 +4,9 @@ A test-only process: it imports everything once, then reads one JSON object a li
 ``{"arguments": ["serve", …], "kill": {"at": 7, "when": "after"}}``. It forks a child for each, prints ``started PID``,
 lets the child print what the program prints, and at its end prints ``ended STATUS STEPS``.
 
-A step is a write, a deletion or a swap, counted in the order in which they begin. The child is killed right before a
-step, right after it, or, for a write, with half of the bytes in place. Nothing of this is in the program itself.
+A step is a write, a deletion, a swap or another change of the catalog, counted in the order in which they begin. The
+child is killed right before a step, right after it, or, for a write, with half of the bytes in place. Nothing of this
+is in the program itself.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ import mmap
 import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 STEP_BYTES = 8
+CHANGES = ("create_namespace", "update_namespace", "drop_namespace", "create_table", "drop_table", "rename_table")
+"""Of the catalog, but for swaps."""
 
 
 class Countdown:
@@ -82,7 +85,10 @@ def arm(countdown: Countdown) -> None:
         await delete(self, path)
         countdown.meets(step, "after")
 
-    async def counted_delete_many(self: FileIOStorage, paths: Iterable[str]) -> tuple[str, ...]:
+    async def counted_delete_many(
+        self: FileIOStorage, paths: Iterable[str], *, below: str | None = None
+    ) -> tuple[str, ...]:
+        del below
         for path in paths:
             await counted_delete(self, path)
         return ()
@@ -92,6 +98,17 @@ def arm(countdown: Countdown) -> None:
         await swap(self, swaps)
         countdown.meets(step, "after")
 
+    def counted(change: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def work(*arguments: Any, **more: Any) -> Any:
+            step = countdown.begins()
+            done = await change(*arguments, **more)
+            countdown.meets(step, "after")
+            return done
+
+        return work
+
+    for name in CHANGES:
+        setattr(SqlUpstream, name, counted(getattr(SqlUpstream, name)))
     FileIOStorage.write = counted_write  # type: ignore[method-assign]
     FileIOStorage.delete = counted_delete  # type: ignore[method-assign]
     FileIOStorage.delete_many = counted_delete_many  # type: ignore[method-assign]

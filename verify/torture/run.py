@@ -19,13 +19,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
 from verify.torture.chunks import Summary, pool, run_seeds
-from verify.torture.kill import Broken, Launcher, Point, play, template
+from verify.torture.kill import Broken, Launcher, Point, Story, play, template
+from verify.torture.lifecycles import play_life
 from verify.torture.simulate import simulate
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -81,25 +83,37 @@ class Kills:
     counts: Counter[str] = field(default_factory=Counter[str])
     broken: list[str] = field(default_factory=list[str])
 
+    def add(self, story: Story, when: str) -> None:
+        """One run."""
+        self.runs += 1
+        self.counts += story.counts
+        self.counts[f"killed {when} a step" if story.killed else "not reached"] += 1
+
 
 def kill_for(seconds: float) -> Kills:
     """Towers killed at every step, round after round, until the time is over or something broke."""
     kills, until_s = Kills(), time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="torture-") as home, Launcher(Path(home)) as launcher:
         fast = template(launcher)
+        plays: list[Callable[[Point], Story]] = [
+            lambda point: play(launcher, point, clients=CLIENTS, fast=fast),
+            lambda point: play_life(launcher, point),
+        ]
         while not kills.broken:
+            left = list(plays)
             for at, when in product(range(1, STEPS_MAX), MOMENTS):
-                if time.monotonic() >= until_s:
-                    return kills
-                try:
-                    story = play(launcher, Point(at, when), clients=CLIENTS, fast=fast)
-                except Broken as broken:
-                    kills.broken.append(f"{when} step {at}: {broken}")
-                    break
-                kills.runs += 1
-                kills.counts += story.counts
-                kills.counts[f"killed {when} a step" if story.killed else "not reached"] += 1
-                if at > story.steps:
+                for each in list(left):
+                    if time.monotonic() >= until_s:
+                        return kills
+                    try:
+                        story = each(Point(at, when))
+                    except Broken as broken:
+                        kills.broken.append(f"{when} step {at}: {broken}")
+                        return kills
+                    kills.add(story, when)
+                    if at > story.steps:
+                        left.remove(each)
+                if not left:
                     break
     return kills
 

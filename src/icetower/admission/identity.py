@@ -1,7 +1,8 @@
 """The identity of a write: by what a commit is known when it is sent again.
 
 Its idempotency key, the number that its application gave it, or the ids of its snapshots. Everything that asks whether
-a commit has landed before asks by this.
+a commit has landed before asks by this. A streaming sink need not know of it: how far it is stands in the summaries of
+its commits, and is a number of an application like any other (`table.sinks`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from icetower.protocol.snapshots import Snapshot
 from icetower.protocol.updates import Updates
 from icetower.registry.principals import Principal
 from icetower.table.keys import KeyRecord, Names, application_sequence
+from icetower.table.sinks import Mark, mark_of_commit
 
 KEY_CHARACTERS_MAX = 255
 
@@ -34,12 +36,14 @@ class Identity(Names):
         ways: in which of the ways that contracts name its key came.
         moves: the refs that it sets to snapshots of its own: (ref, snapshot id).
         is_append: whether it is an append by the fast path.
+        mark: how far its sink is, where the number is the sink's own.
     """
 
     snapshots: tuple[Snapshot, ...] = ()
     ways: frozenset[KeyWay] = frozenset()
     moves: tuple[tuple[str, int], ...] = ()
     is_append: bool = False
+    mark: Mark | None = None
 
     @classmethod
     def of_commit(cls, principal: str, updates: Updates, key: str | None, application: tuple[str, int] | None) -> Self:
@@ -57,10 +61,16 @@ class Identity(Names):
         # Without a snapshot there is no summary that the key could be in.
         in_summary = not summaries or any(KEY in summary for summary in summaries)
         key, application = key_of(summaries, key), number_of(summaries, application)
+        ref = updates.target_ref or ""
+        named = application is not None or any(KEY in summary for summary in summaries)
+        mark = None if named or not ref else mark_of_commit(snapshots)
+        if mark is not None:
+            application = mark.application, mark.number
         ways = ways_of(key, application, in_summary=in_summary)
+        key = mark.key if key is None and mark is not None else key
         ids = {snapshot.id for snapshot in snapshots}
         moves = tuple(move for move in updates.moves if move[1] in ids)
-        return cls(principal, updates.target_ref or "", key, application, snapshots, ways, moves)
+        return cls(principal, ref, key, application, snapshots, ways, moves, mark=mark)
 
     @classmethod
     def of_append(cls, principal: str, ref: str, key: str | None, application: tuple[str, int] | None) -> Self:

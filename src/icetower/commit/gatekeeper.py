@@ -13,13 +13,14 @@ from icetower.commit.retention import YOUNG_MS
 from icetower.errors import CommitConflict, CommitStateUnknown, Forbidden, IcetowerError
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import Batch, Commit, CommitKey, Expired, Group, Ledger
-from icetower.protocol.marks import GROUP_FILE, REF
+from icetower.protocol.marks import GROUP_FILE, PRINCIPAL, REF
 from icetower.protocol.names import Identifier
 from icetower.protocol.snapshots import Snapshot
 from icetower.registry.registry import RESERVED_NAME, Registry
 from icetower.table.branches import Branches
 from icetower.table.head import HeadState
-from icetower.table.keys import record_of
+from icetower.table.keys import KeyRecord, record_of
+from icetower.table.sinks import mark_of
 
 TABLES_MAX = 1_024
 """Of so many tables it is known when young snapshots were removed from them last."""
@@ -93,12 +94,11 @@ class Gatekeeper:
         torn: set[int] = set()
         parts = await self._ledger.torn(uuid, [s.id for s in gone if record_of(s) is not None])
         for snapshot in gone:
-            snapshot_id, record = snapshot.id, record_of(snapshot)
-            if record is None:
-                continue
-            for commit in commits_of(uuid, [record], snapshot.get("sequence-number")):
+            snapshot_id = snapshot.id
+            records = _records(snapshot, old, branches)
+            for commit in commits_of(uuid, records, snapshot.get("sequence-number")):
                 owner, whole = commit.owner, _whole(old, commit)
-                found = {branches.has(record.ref, Snapshot(old.snapshots[i])) for i in whole}
+                found = {branches.has(owner.ref, Snapshot(old.snapshots[i])) for i in whole}
                 # Half of a commit is neither done nor gone; once the other half has gone, the table tells of neither.
                 has = found.pop() if len(found) == 1 and snapshot_id not in parts else None
                 if found:
@@ -107,7 +107,8 @@ class Gatekeeper:
                 highest = kept.get(owner, commit)
                 if has is not False and (highest.sequence or 0) <= (commit.sequence or 0):
                     about = application_of(snapshot.summary)
-                    kept[owner] = replace(commit, snapshots=whole, application_id=about)
+                    mark = _mark_kept(commit, snapshot)
+                    kept[owner] = replace(commit, snapshots=whole, application_id=about, mark=mark)
         groups = await self._groups(uuid, gone, branches, leaving)
         if leaving.lost:
             await self._forget(old, uuid, leaving, frozenset(snapshot_ids))
@@ -245,7 +246,28 @@ class _Leaving:
 
 
 def _has_keys(snapshot: Snapshot) -> bool:
-    return GROUP_FILE in snapshot.summary or record_of(snapshot) is not None
+    summary = snapshot.summary
+    return GROUP_FILE in summary or record_of(snapshot) is not None or mark_of(summary) is not None
+
+
+def _records(snapshot: Snapshot, head: HeadState, branches: Branches) -> list[KeyRecord]:
+    """What a snapshot stands for. One that came past the tower says how far its sink is, and not on which branch."""
+    record, mark = record_of(snapshot), mark_of(snapshot.summary)
+    records = [] if record is None else [record]
+    if mark is None or (record is not None and record.application is not None):
+        return records
+    principal, number = str(snapshot.summary.get(PRINCIPAL, "")), (mark.application, mark.number)
+    named = [name for name, ref in (head.metadata.get("refs") or {}).items() if ref.get("type") == "branch"]
+    refs = [ref for ref in named if branches.has(ref, snapshot)]
+    return [*records, *(KeyRecord(principal, ref, None, number, (snapshot.id,)) for ref in refs)]
+
+
+def _mark_kept(commit: Commit, snapshot: Snapshot) -> str | None:
+    """What is kept of a sink's number beside it; None where the number is no sink's."""
+    mark = mark_of(snapshot.summary)
+    if mark is None or (mark.application, mark.number) != (commit.owner.key, commit.sequence):
+        return None
+    return mark.kept
 
 
 def _whole(head: HeadState, commit: Commit) -> tuple[int, ...]:

@@ -30,6 +30,19 @@ is known decides:
         otherwise                                                               unknown  key.gone
     a creation, in the ledger alone; its table is not at its name (L)           unknown  key.gone
 
+    known by the mark of its sink (`table.sinks`), to be last on its branch     answer
+    --------------------------------------------------------------------------  ----------------------------------
+    no higher, and it is in the table as it was sent                            done
+    higher; of Kafka Connect, on a version that has it                          new
+    the same number, with the same content                                      done
+    the same, by Flink, on a version that has it: another part of a checkpoint  new
+    the same, otherwise                                                         misused  sink.differs
+    lower; of Kafka Connect, also written without having read it                misused  sink.behind
+    on no snapshot of its branch:
+        on one that was rolled back, or its branch was set back (L)             new
+        in the ledger alone, expired (L)                                        as above
+        in the ledger alone, no lower, otherwise (L)                            unknown  key.gone, …
+
     known by its ids in the plan                                                answer
     --------------------------------------------------------------------------  ----------------------------------
     as sent, on the branches that it moves                                      done
@@ -49,6 +62,10 @@ all: they came together, and are ancestors of each other. A number is known wher
 the gate, where the last one is not on its branch, the very number that was sent is looked for. A number that is fenced,
 and is not in the table itself, is refused also where a higher one has landed.
 
+A sink's number is stricter. It sends a lower one only where two of its runs are at work, or where it was set back and
+its numbers mean other rows by now. So that is refused, and never taken for done. And a sink goes by the history of its
+branch: what was rolled back there it commits again, under the same number.
+
 `tests/commit/test_has_it_landed.py` has a case for each line, with the exact message (that of creations is in
 `test_creation.py`).
 """
@@ -56,10 +73,11 @@ and is not in the table itself, is refused also where a higher one has landed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from icetower.admission.identity import Identity, application_of
+from icetower.commit.sink_standing import behind, differs, standing
 from icetower.errors import IcetowerError, KeyMisused, ValidationFailed
 from icetower.iceberg.lineage import Lineage, reaches
 from icetower.ledger.histories import Fate
@@ -70,6 +88,7 @@ from icetower.protocol.snapshots import Snapshot
 from icetower.table.fences import fenced, fenced_number
 from icetower.table.head import HeadState
 from icetower.table.keys import Keys
+from icetower.table.sinks import Mark, Place, told_by
 
 JSON = Mapping[str, Any]
 
@@ -190,6 +209,11 @@ class _Ledger:
         owner = CommitKey(self.uuid, identity.ref, identity.principal, name or "", numbered)
         return self._answer(UnderName(owner))
 
+    def of_sink(self, mark: Mark, identity: Identity) -> Commit | None:
+        """The last commit of a sink: by the same principal, or past the tower, by nobody who is known."""
+        found = self.under(mark.application, identity, numbered=True)
+        return found or self.under(mark.application, replace(identity, principal=""), numbered=True)
+
     def is_torn(self, snapshot_id: int) -> bool:
         return self._answer(IsTorn(snapshot_id))
 
@@ -301,6 +325,8 @@ def _by_name(identity: Identity, table: Table, ledger: _Ledger | None) -> Verdic
             done = _done(found, identity.ref, table, ledger)
             # Where it may be done now, the same application may do it, with other content.
             return None if done is None else _another_write(identity, snapshots, application) or done
+    if identity.mark is not None:
+        return _by_mark(identity, identity.mark, table, ledger)
     if identity.application is not None:
         application, number = identity.application
         # One that was fenced has not landed, whatever came after it.
@@ -322,6 +348,52 @@ def _by_name(identity: Identity, table: Table, ledger: _Ledger | None) -> Verdic
                     refused = _rolled_back(found, identity.ref, table)
             return refused or _done(found, identity.ref, table, ledger)
     return None
+
+
+def _by_mark(identity: Identity, mark: Mark, table: Table, ledger: _Ledger | None) -> Verdict | None:
+    """By how far its sink is. None: it is new, as far as the table, or the ledger, tells."""
+    told = told_by(table.find, table.ref(identity.ref), mark)
+    if not told:
+        return None if ledger is None else _by_kept_mark(identity, mark, table, ledger)
+    found = standing(mark, told, identity.ref, lambda snapshot: _has_read(identity, table, snapshot))
+    if not isinstance(found, KeyMisused):
+        return None if found is None else Done(found)
+    own = _as_sent(identity, table)
+    if own is not None:
+        return Done(own)
+    if ledger is not None and mark.beside(told[0][1]) is Place.LEVEL:
+        # A rewrite may have carried the mark on, and what it stands for has expired.
+        commit = ledger.of_sink(mark, identity)
+        if commit is not None and mark.remembered(commit.sequence or 0, commit.mark) == mark:
+            return Done(commit.snapshots)
+    return Misused(found)
+
+
+def _by_kept_mark(identity: Identity, mark: Mark, table: Table, ledger: _Ledger) -> Verdict | None:
+    """Likewise, where the branch has no snapshot that tells: they may have expired."""
+    commit = ledger.of_sink(mark, identity)
+    if commit is None or commit.sequence is None:
+        return None
+    last = mark.remembered(commit.sequence, commit.mark)
+    place = mark.beside(last)
+    if place is Place.AHEAD:
+        return None
+    found = _Found(f"number {last.number} of {mark.application}", commit.snapshots, commit)
+    if _rolled_back(found, identity.ref, table) is not None:
+        return None
+    done = _done(found, identity.ref, table, ledger)
+    if done is None or isinstance(done, Misused):  # left behind, or set back: its branch knows nothing of it
+        return None
+    if isinstance(done, Unknown):
+        return done
+    if place is Place.BEHIND:
+        return Misused(behind(mark, last, commit.snapshots[-1], identity.ref))
+    return done if last.content == mark.content else Misused(differs(mark, last, commit.snapshots[-1]))
+
+
+def _has_read(identity: Identity, table: Table, snapshot: Snapshot) -> bool:
+    """Whether a commit was written on a version that has a snapshot in its history."""
+    return reaches(table.find, identity.snapshots[0].parent_id, snapshot.id) is True
 
 
 @dataclass(frozen=True, slots=True)
@@ -529,11 +601,12 @@ def _refuse_fenced(name: str) -> Misused:
 
 
 def _in_unreadable(identity: Identity, table: Table) -> Unknown | None:
-    """What is in no group file that can be read may be in one that can't."""
+    """What is in no group file that can be read may be in one that can't. What a sink says of itself is in none."""
+    mark = identity.mark
     try:
-        if identity.key is not None:
+        if identity.key is not None and (mark is None or identity.key != mark.key):
             table.keys.check_key(identity.ref, identity.key)
-        if identity.application is not None:
+        if identity.application is not None and mark is None:
             application = identity.application[0]
             last = table.keys.sequence(identity.principal, identity.ref, application)
             landed = None if last is None else table.find(last[1][-1])

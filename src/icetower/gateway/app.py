@@ -60,22 +60,22 @@ def build(tower: Tower) -> ASGIApp:
                 await router(scope, receive, send)
                 return
             except HTTPException as error:
-                response = _no_route(scope, error)
+                response = _no_route(scope, error, tower.front.ambient)
         else:
-            response = error_response(refusal)
+            response = error_response(refusal, tower.front.ambient)
         if not known or await unknown_callers.turn(scope):
             await response(scope, receive, send)
 
     return application
 
 
-def _no_route(scope: Scope, error: HTTPException) -> Response:
+def _no_route(scope: Scope, error: HTTPException, ambient: Ambient) -> Response:
     if error.status_code == 404:
         path = path_of(scope)
         twice = path.startswith(("/v1/v1/", "/v1/icetower/"))
         way_out = "leave /v1 out of the URI: clients add it" if twice else "docs/protocol.md lists them"
-        return error_response(NotFound(f"there is no route {path}; {way_out}"))
-    refusal = error_response(MethodNotAllowed(f"{scope['method']} is not offered on {path_of(scope)}"))
+        return error_response(NotFound(f"there is no route {path}; {way_out}"), ambient)
+    refusal = error_response(MethodNotAllowed(f"{scope['method']} is not offered on {path_of(scope)}"), ambient)
     if error.headers and "Allow" in error.headers:
         refusal.headers["Allow"] = error.headers["Allow"]
     return refusal

@@ -28,7 +28,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from icetower.errors import BadRequest, HeadTooLarge, IcetowerError, RequestTooSlow, UrlTooLong
 from icetower.gateway.connection_state import ConnectionState, attach
-from icetower.protocol.catalog import error_body
+from icetower.protocol.catalog import RETRY_AFTER_S, error_body
 
 LOOK_S = 1.0
 HEADERS_MAX = 128
@@ -445,8 +445,9 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
             return
         body = orjson.dumps(error_body(refusal))
-        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-        self.transport.write(STATUS_LINE[refusal.status] + head + body)
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n" % len(body)
+        again = b"retry-after: %d\r\n" % RETRY_AFTER_S if refusal.next_step == "retry" else b""
+        self.transport.write(STATUS_LINE[refusal.status] + head + again + b"\r\n" + body)
         self.transport.close()
 
     def _too_large(self) -> HeadTooLarge:

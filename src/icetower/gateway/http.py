@@ -34,15 +34,16 @@ from icetower.gateway.bodies import FREE_BYTES, Room
 from icetower.gateway.body_bounds import SHORT, BodyBound
 from icetower.gateway.browsers import require_json
 from icetower.gateway.connection_state import connection_state_of
+from icetower.gateway.deeds import Deed, begin
 from icetower.gateway.intake import Intake
 from icetower.gateway.kept_answers import REFERENCE, KeptAnswers, endpoint_of
 from icetower.gateway.paths import NamedRoute, path_of
 from icetower.gateway.settings import LOOPBACK, Server
 from icetower.gateway.unknown_callers import NO_CREDENTIAL, bearer_of
-from icetower.ledger.answers import Answer
+from icetower.ledger.answers import BEGUN, Answer
 from icetower.observe.events import one_line
 from icetower.observe.traces import CommitTrace, Traces
-from icetower.protocol.catalog import error_body
+from icetower.protocol.catalog import error_body, retry_after_s
 from icetower.protocol.events import Kind
 from icetower.protocol.names import NAMESPACE_SEPARATOR, Identifier, Namespace, check_bounds, checked_identifier
 from icetower.registry.principals import Principal, administrator
@@ -69,6 +70,9 @@ _TRACE = "icetower.trace"
 
 _PROVEN_S = 1.0
 """A caller is known for so long; who is held for longer, or takes longer to send a body, is asked for again."""
+
+_DEED = "icetower.deed"
+"""In the scope of a request that changes something under a key, and is no commit: the `Deed`."""
 
 _REPLAYED = "icetower.replayed"
 """In the scope of a request that got the answer of an earlier one."""
@@ -124,6 +128,16 @@ class Call:
     def trace(self) -> CommitTrace | None:
         """The trace of a commit's request; None: nobody traces."""
         return self.request.scope.get(_TRACE)
+
+    @property
+    def deed(self) -> Deed | None:
+        """The change that it makes, if it has a key."""
+        return self.request.scope.get(_DEED)
+
+    @property
+    def is_again(self) -> bool:
+        """Whether the very same change was begun before, and may have been made: what it finds may be its own deed."""
+        return self.deed is not None and self.deed.is_again
 
     def concerns(self, *about: Identifier | Namespace, operation: str | None = None) -> None:
         """Say what the log of attempts calls this request, where its path does not tell.
@@ -227,11 +241,17 @@ def no_content() -> Response:
     return Response(status_code=204)
 
 
-def error_response(error: IcetowerError) -> Response:
-    headers: dict[str, str] = {}
+def error_response(error: IcetowerError, ambient: Ambient) -> Response:
+    headers = retry_after(error, ambient)
     if isinstance(error, NotAuthenticated):
         headers["WWW-Authenticate"] = 'Bearer realm="icetower"'
     return json_response(error_body(error), error.status, headers)
+
+
+def retry_after(error: IcetowerError, ambient: Ambient) -> dict[str, str]:
+    """The header of an answer that says when to send the same again, where that may help."""
+    seconds = retry_after_s(error, ambient.now_ms())
+    return {} if seconds is None else {"Retry-After": str(seconds)}
 
 
 def route(
@@ -317,7 +337,7 @@ class _Endpoint:
                     principal = found
                 call = Call(request, principal, body, front.shadow)
                 if self.mutates and (key := idempotency_key(request)) is not None:
-                    response = await once(front, call, key, self.handler, again=self.again)
+                    response = await once(front, call, key, self.handler, again=self.again, begins=True)
                 else:
                     response = await self.handler(call)
                 await intake.unread.turn(response, name, request.scope)
@@ -326,7 +346,7 @@ class _Endpoint:
             return response
         except IcetowerError as error:
             self._log(request, principal, started_s, error)
-            response = error_response(error)
+            response = error_response(error, front.ambient)
             without_frames(error)
             return response
         except ClientDisconnect:
@@ -337,7 +357,7 @@ class _Endpoint:
             log.exception(
                 "request %s: %s %s failed", front.attempts.named(failure), request.method, path_of(request.scope)
             )
-            return error_response(failure)
+            return error_response(failure, front.ambient)
 
     async def _refuse_ended(self, request: Request, principal: Principal) -> NoReturn:
         """A commit by a credential that had ended before it came. Raises as `_refuse_landed`."""
@@ -498,18 +518,33 @@ def numbered(request: Request) -> tuple[str, int] | None:
 
 
 async def once(
-    front: Front, call: Call, key: str, handler: Handler, *, replay: Handler | None = None, again: Handler | None = None
+    front: Front,
+    call: Call,
+    key: str,
+    handler: Handler,
+    *,
+    replay: Handler | None = None,
+    again: Handler | None = None,
+    begins: bool = False,
 ) -> Response:
     """Run a mutation at most once for a key: a known key gets its first answer again, a duplicate in flight waits.
 
     With `replay`, success is answered by it (the specification allows a newer state), and its body is not kept.
     With `again`, it is answered by that where its body was too long to keep. What changed nothing is done again then.
+    With `begins`, it is kept that it was begun, and the handler has a `Call.deed`.
     """
     endpoint = endpoint_of(call.request.method, path_of(call.request.scope))
     fingerprint = hashlib.sha256(call.body + b"\n" + call.request.url.query.encode()).hexdigest()
     name, kept = call.principal.name, front.intake.kept_answers
     async with front.turns.turn((name, key)):
         found = await front.journal.find(name, key, endpoint, fingerprint)
+        begun = found if found is not None and found.status == BEGUN else None
+        if begun is not None:
+            found = None
+        if begins and found is None:
+            call.request.scope[_DEED] = await begin(
+                front.journal, kept, front.ambient, (name, key), Answer(endpoint, BEGUN, b"", fingerprint), begun
+            )
         if found is not None:
             call.request.scope[_REPLAYED] = True
         if found is not None and replay is not None and found.status < 300:

@@ -20,10 +20,18 @@ from icetower.admission.locations import PATHS
 from icetower.admission.properties import check_properties
 from icetower.commit.head import Heads
 from icetower.contracts.model import Operation
-from icetower.errors import BadRequest, ContractViolation, IcetowerError, NoSuchNamespace, NoSuchTable
+from icetower.errors import (
+    AlreadyExists,
+    BadRequest,
+    ContractViolation,
+    IcetowerError,
+    NoSuchNamespace,
+    NoSuchTable,
+)
 from icetower.files.parsing import Parsing
 from icetower.gateway.answers import answer_parts, etag, overlaid
 from icetower.gateway.body_bounds import APPEND, COMMIT, CREATION, NAMESPACE, REPORT, TRANSACTION, parsed
+from icetower.gateway.deeds import metadata_files, table_of
 from icetower.gateway.http import (
     Call,
     Front,
@@ -221,7 +229,12 @@ class CatalogRoutes:
         call.allow(permissions.require_namespace_change, namespace)
         check_code(wanted.properties, self._settings.client_code, of="namespace")
         _require_no_location(call, [*filter(locations.steers_clients, wanted.properties)], ".".join(namespace))
-        await self._upstream.create_namespace(namespace, wanted.properties)
+        try:
+            await self._upstream.create_namespace(namespace, wanted.properties)
+        except AlreadyExists:
+            if not call.is_again:
+                raise
+            return await self.namespace_again(call)
         call.changed(Kind.CREATE_NAMESPACE, namespace=namespace, properties=wanted.properties)
         return json_response({"namespace": namespace, "properties": wanted.properties})
 
@@ -246,6 +259,8 @@ class CatalogRoutes:
 
     async def drop_namespace(self, call: Call) -> Response:
         call.allow(permissions.require_namespace_change, call.namespace)
+        if call.is_again and not await self._upstream.namespace_exists(call.namespace):
+            return no_content()
         if not call.principal.administrator:
             given = sorted(filter(locations.steers_clients, await self._upstream.namespace_properties(call.namespace)))
             if given:  # made anew without them, its tables would lie elsewhere
@@ -299,6 +314,10 @@ class CatalogRoutes:
         chosen += ["location"] if wanted.location else []
         _require_no_location(call, chosen, str(identifier))
         check_properties(wanted.properties, {})
+        if call.is_again and not wanted.stage_create:
+            head = await table_of(self._heads, identifier)
+            if head is not None and call.deed is not None and head.metadata.get("table-uuid") == call.deed.mark:
+                return self._table_response(call, identifier, head)
         metadata = await self._lifecycle.new_metadata(
             identifier,
             schema=wanted.schema_,
@@ -306,6 +325,7 @@ class CatalogRoutes:
             sort_order=wanted.write_order,
             location=wanted.location,
             properties=wanted.properties,
+            uuid=None if call.deed is None or wanted.stage_create else call.deed.mark,
         )
         if wanted.stage_create:
             properties = metadata.get("properties") or {}
@@ -361,6 +381,10 @@ class CatalogRoutes:
         if wanted.overwrite:  # the table that is there goes, with its history
             call.allow(permissions.require, Operation.DROP, identifier)
         await self._stops.require_free(call.principal, identifier)
+        if call.is_again:
+            head = await table_of(self._heads, identifier)
+            if head is not None and wanted.metadata_location in metadata_files(head):
+                return self._table_response(call, identifier, head)
         confined = not call.principal.administrator
         head = await self._lifecycle.register(
             identifier, wanted.metadata_location, overwrite=wanted.overwrite, confined=confined
@@ -383,6 +407,8 @@ class CatalogRoutes:
 
     async def drop_table(self, call: Call) -> Response:
         call.allow(permissions.require, Operation.DROP, call.table)
+        if call.is_again and await table_of(self._heads, call.table) is None:
+            return no_content()
         await self._stops.require_free(call.principal, call.table)
         confined, purge, uuid = (
             not call.principal.administrator,
@@ -400,8 +426,14 @@ class CatalogRoutes:
         # It needs `rename` on the old name and `create` on the new one.
         call.allow(permissions.require, Operation.RENAME, source)
         call.allow(permissions.require, Operation.CREATE, target)
+        if call.is_again and call.deed is not None and await table_of(self._heads, source) is None:
+            moved = await table_of(self._heads, target)
+            if moved is not None and moved.metadata.get("table-uuid") == call.deed.mark:
+                return no_content()
         await self._stops.require_free(call.principal, source)
-        uuid = await self._uuid(source)
+        uuid = await (self._uuid(source) if call.deed is None else self._uuid_of(source))
+        if call.deed is not None and uuid != NOBODY_KNOWS:
+            await call.deed.note(uuid)
         await self._lifecycle.rename(source, target)
         names = {"source": identified(source), "destination": identified(target)}
         call.changed(Kind.RENAME_TABLE, table_uuid=uuid, **names)
@@ -410,9 +442,13 @@ class CatalogRoutes:
     async def _uuid(self, table: Identifier) -> str:
         """A table's uuid, for those who follow changes. One whose metadata is lost or far can still be dropped."""
         if self._settings.events.keep:
-            with suppress(IcetowerError, TimeoutError):
-                async with asyncio.timeout(UUID_WITHIN_S):
-                    return str((await self._heads.load(table)).metadata.get("table-uuid") or NOBODY_KNOWS)
+            return await self._uuid_of(table)
+        return NOBODY_KNOWS
+
+    async def _uuid_of(self, table: Identifier) -> str:
+        with suppress(IcetowerError, TimeoutError):
+            async with asyncio.timeout(UUID_WITHIN_S):
+                return str((await self._heads.load(table)).metadata.get("table-uuid") or NOBODY_KNOWS)
         return NOBODY_KNOWS
 
     async def report_metrics(self, call: Call) -> Response:

@@ -26,6 +26,9 @@ CHANGES_MAX = 100_000
 BRIEF_S = 600
 """So long an answer beyond `CHANGES_MAX` is kept: clients send a request again within seconds."""
 
+BEGUN_MAX = 10_000
+"""Changes of one principal that are kept as begun, over `BRIEF_S`."""
+
 ENDPOINT_CHARACTERS_MAX = 300
 
 REFERENCE = b"\x00"
@@ -45,6 +48,7 @@ class KeptAnswers:
         self._of_all = Buckets(ALL_MAX_BYTES, ALL_MAX_BYTES / lifetime_s)
         self._unchanged = Buckets(UNCHANGED_MAX, UNCHANGED_MAX / lifetime_s)
         self._changes = Buckets(CHANGES_MAX, CHANGES_MAX / lifetime_s)
+        self._begun = Buckets(BEGUN_MAX, BEGUN_MAX / BRIEF_S)
 
     def kept(self, principal: str, body: bytes) -> bytes:
         """What is kept of an answer's body: itself, or `REFERENCE`."""
@@ -61,6 +65,10 @@ class KeptAnswers:
     def keeps_unchanged(self, principal: str) -> bool:
         """Whether one more answer is kept to a request that has changed nothing."""
         return self._taken(self._unchanged, principal)
+
+    def begins(self, principal: str) -> bool:
+        """Whether it is kept that one more change was begun."""
+        return self._taken(self._begun, principal)
 
     def brief_s(self, principal: str) -> int | None:
         """How long the answer to one more change is kept; None: for the lifetime of a key."""

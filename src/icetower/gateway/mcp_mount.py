@@ -82,7 +82,7 @@ class McpMount:
                 await serves(scope, _replayed(body, receive), send)
         except IcetowerError as error:
             front.attempts.failed(request.method, scope["path"], error)
-            response = error_response(error)
+            response = error_response(error, front.ambient)
             without_frames(error)
             await response(scope, receive, send)
         except ClientDisconnect:

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from icetower.ambient import Ambient
 from icetower.errors import BadRequest, Forbidden, IcetowerError, NotAuthenticated, TooManyRequests, Unavailable
 from icetower.gateway.connection_state import connection_state_of
-from icetower.gateway.http import Front, json_response, read_body
+from icetower.gateway.http import Front, json_response, read_body, retry_after
 from icetower.gateway.paths import path_of
 from icetower.gateway.token_rates import TokenRates
 from icetower.registry.registry import hash_of
@@ -111,18 +111,13 @@ def _form(body: bytes) -> dict[str, str]:
 
 def _refusal(error: IcetowerError, ambient: Ambient) -> Response:
     """An OAuth2 error (RFC 6749, 5.2)."""
-    headers: dict[str, str] = {}
     status = error.status
     if isinstance(error, NotAuthenticated):
         code = "invalid_client"
     elif isinstance(error, Forbidden):
         code, status = "unauthorized_client", 400
-    elif isinstance(error, TooManyRequests):
-        code = "temporarily_unavailable"
-        left_ms = (error.wait_until_ms or 0) - ambient.now_ms()
-        headers["Retry-After"] = str(max(1, -(-left_ms // 1000)))
-    elif isinstance(error, Unavailable):
+    elif isinstance(error, TooManyRequests | Unavailable):
         code = "temporarily_unavailable"
     else:
         code = error.rule.removeprefix("oauth.") if error.rule.startswith("oauth.") else "invalid_request"
-    return json_response({"error": code, "error_description": error.message}, status, headers)
+    return json_response({"error": code, "error_description": error.message}, status, retry_after(error, ambient))

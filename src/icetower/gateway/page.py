@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from icetower.errors import Forbidden, IcetowerError, NotFound, TooManyRequests, without_frames
+from icetower.errors import Forbidden, IcetowerError, NotFound, without_frames
 from icetower.escalations.tickets import Kind
-from icetower.gateway.http import Front, takes_gzip
+from icetower.gateway.http import Front, retry_after, takes_gzip
 from icetower.gateway.page_cookies import FORM, SECURE_FORM, is_page, set_cookie
 from icetower.gateway.page_http import SECURITY, Pages, Visit, redirect
 from icetower.gateway.page_live import Streams
@@ -124,9 +124,7 @@ class FrontPageRoutes:
             host = None if request.client is None else request.client.host
             self._front.attempts.failed(request.method, path_of(request.scope), error, address=host)
             response = self._form(request, fields.get("next", ""), error, fields.get("name", ""), error.status)
-            if isinstance(error, TooManyRequests):
-                left_ms = (error.wait_until_ms or 0) - self._front.ambient.now_ms()
-                response.headers["Retry-After"] = str(max(1, -(-left_ms // 1000)))
+            response.headers.update(retry_after(error, self._front.ambient))
             without_frames(error)
             return response
         return redirect(own_address(fields.get("next", "")), cookies)

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 
 from icetower.errors import KeyMisused
 
+BEGUN = 102
+"""The status of what was begun, and not answered yet; its body is a mark of the change. A final answer replaces it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A final answer of a mutating endpoint.
+    """A final answer of a mutating endpoint, or that it was begun (`BEGUN`).
 
     Attributes:
         endpoint: method and path.

@@ -30,7 +30,7 @@ from icetower.ambient import Ambient
 from icetower.database import Database
 from icetower.ledger import histories, watching
 from icetower.ledger.activity import ACTIVITY_ROWS_MAX, Activity, read_activity
-from icetower.ledger.answers import Answer
+from icetower.ledger.answers import BEGUN, Answer
 from icetower.ledger.attempts import (
     SCANNED_MAX,
     Attempt,
@@ -108,6 +108,7 @@ class Commit:
         sequence: the number that the application gave it.
         sequence_number: the lowest one of its snapshots, where the table counts them (formats 2 and 3).
         registration: how often the table's uuid had been registered when this was kept; the ledger sets it.
+        mark: what a sink's number comes with (`table.sinks.Mark.kept`).
     """
 
     owner: CommitKey
@@ -119,6 +120,7 @@ class Commit:
     expires_ms: int = 0
     sequence_number: int | None = None
     registration: int = 0
+    mark: str | None = None
 
 
 def commits_of(
@@ -129,6 +131,7 @@ def commits_of(
     *,
     application_id: str | None = None,
     fingerprint: str | None = None,
+    mark: str | None = None,
 ) -> list[Commit]:
     """A commit as it is kept: under its key, and as the last of its application. Arguments as in `Commit`."""
     about: dict[str, Any] = {"application_id": application_id, "fingerprint": fingerprint}
@@ -136,7 +139,7 @@ def commits_of(
     key, application = CommitKey.of(table_uuid, names)
     commits = [] if key is None else [Commit(key, **about)]
     if application is not None and names.application is not None:
-        commits.append(Commit(application, sequence=names.application[1], **about))
+        commits.append(Commit(application, sequence=names.application[1], mark=mark, **about))
     return commits
 
 
@@ -288,6 +291,7 @@ class Ledger:
             "landed_ms": now_ms,
             "expires_ms": now_ms + self._window_ms(numbered=commit.sequence is not None),
             "sequence_number": commit.sequence_number,
+            "mark": commit.mark,
         }
 
     def _expired_rows(self, connection: Connection, gone: Sequence[Expired], now_ms: int) -> list[dict[str, Any]]:
@@ -542,6 +546,8 @@ def _upsert(table: Table, lifetime_ms: int, dialect: Any) -> Any:
     gives_way = old.expires_ms <= now_ms
     if "sequence" in old:
         gives_way |= new.sequence > old.sequence
+    if "status" in old:
+        gives_way |= old.status == literal_column(str(BEGUN))
     united = _united(table, new, dialect) if "snapshots" in old else {}
     changed = {
         c.name: case((gives_way, new[c.name]), *united.get(c.name, ()), else_=c)
@@ -584,4 +590,5 @@ def _commit(owner: CommitKey, row: Row[Any]) -> Commit:
         row.expires_ms,
         row.sequence_number,
         row.registration,
+        row.mark,
     )

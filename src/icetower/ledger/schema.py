@@ -23,6 +23,7 @@ keys = Table(
     Column("expires_ms", BigInteger, nullable=False),
     Column("registration", BigInteger, nullable=False),  # how often the uuid had been registered when this was kept
     Column("sequence_number", BigInteger),  # the lowest of the snapshots
+    Column("mark", Text),  # JSON: what the number of a sink comes with (`table.sinks.Mark.kept`)
     sqlite_with_rowid=False,
 )
 

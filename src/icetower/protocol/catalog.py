@@ -120,6 +120,25 @@ def _as_updates(request: CreateTable) -> list[JSON]:
     ]
 
 
+RETRY_AFTER_S = 1
+RETRY_AFTER_MAX_S = 3600
+"""Longer, no client should sleep over a header. `wait_until_ms` in the body says it all."""
+
+
+def retry_after_s(error: IcetowerError, now_ms: int) -> int | None:
+    """Seconds for the header `Retry-After`: where the same again may succeed later; None elsewhere.
+
+    Iceberg's Java client goes by it where it sends again by itself: upon 429 and 503, and from 1.12 on, where it has
+    sent an idempotency key, upon 408, 500, 502 and 504 as well.
+    """
+    if error.next_step == "retry":
+        return RETRY_AFTER_S
+    if error.next_step != "wait_until":
+        return None
+    left_ms = (error.wait_until_ms or 0) - now_ms
+    return min(max(RETRY_AFTER_S, -(-left_ms // 1000)), RETRY_AFTER_MAX_S)
+
+
 def error_body(error: IcetowerError) -> JSON:
     """The body of an error: `IcebergErrorResponse`, with what a machine needs to act beside the message.
 

@@ -208,6 +208,7 @@ def _commits(admitted: Admitted, done: Committed) -> list[Commit]:
         _lowest(done),
         application_id=admitted.application_id,
         fingerprint=admitted.fingerprint,
+        mark=None if admitted.identity.mark is None else admitted.identity.mark.kept,
     )
 
 

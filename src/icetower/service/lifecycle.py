@@ -94,10 +94,11 @@ class Lifecycle:
         sort_order: Mapping[str, Any] | None,
         location: str | None,
         properties: Mapping[str, str],
+        uuid: str | None = None,
     ) -> Metadata:
         """The metadata of a table that does not exist yet. Raises `AlreadyExists`, `NoSuchNamespace`."""
         await self._check_free(identifier)
-        uuid = self._ambient.uuid4()
+        uuid = uuid or self._ambient.uuid4()
         return table_metadata.new_table(
             uuid=uuid,
             location=(location or await self.default_location(identifier, uuid)).rstrip("/"),
