@@ -50,7 +50,8 @@ from icetower.protocol.events import NOBODY_KNOWS, Kind
 from icetower.protocol.marks import GROUP_SIZE
 from icetower.protocol.names import Identifier, check_new, checked_identifier
 from icetower.protocol.reports import parse_report
-from icetower.protocol.rows import JSON_TYPE, parse_rows, rows_answer
+from icetower.protocol.row_limits import JSON_TYPE
+from icetower.protocol.rows import parse_rows, rows_answer
 from icetower.service.attempts import READ, STAGED
 from icetower.service.changes import created, identified
 from icetower.service.commits import Commits

@@ -23,15 +23,8 @@ from pydantic_core import from_json
 from icetower.errors import BadRequest, BodyTooLarge
 from icetower.protocol.appends import NAME_CHARACTERS_MAX
 from icetower.protocol.arrow_streams import check_count, rows_of_stream
+from icetower.protocol.row_limits import ARROW_TYPE, BODY_MAX_BYTES, JSON_TYPE, NDJSON_TYPES
 from icetower.protocol.wire import check_counts, read_object
-
-BODY_MAX_BYTES = 4 * 1024 * 1024
-CELLS_MAX = 500_000
-"""Values of one request: its rows times the columns of the table, those included that it leaves out."""
-
-JSON_TYPE = "application/json"
-NDJSON_TYPES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
-ARROW_TYPE = "application/vnd.apache.arrow.stream"
 
 JSONRow = dict[str, Any]
 
