@@ -77,8 +77,8 @@ class _Transaction:
     def _take(self, act: str, table: str, rows: Any) -> None:
         if self._table not in (None, table):
             raise UsageError(
-                f"a transaction has rows of one table: {self._table}, and not of {table}, too. Rows of several tables do "
-                "not land as a whole; use a transaction for each"
+                f"a transaction has rows of one table: {self._table}, and not {table}. Rows of several tables do not "
+                "land as a whole; use a transaction for each"
             )
         self._table = table
         self._given.append((act, rows))

@@ -1,12 +1,12 @@
 """The keys of what an agent has begun to send and has not seen land, kept in a file over crashes.
 
-    {"begin": key, "act": "append", "table": "shop.prices", "rows": fingerprint, "to": …, "pattern": …, "at": ms}
+    {"begin": key, "act": "append", "table": "shop.prices", "rows": fingerprint, "most": 10000, "to": …, …}
     {"move": key, "from": 3, "to": "shop.prices_deltas", "pattern": "collector"}
     {"end": key}
 
 A line is on the disk before its rows are sent. The same call with the same rows gets the key back that stands there
-without an end, whether the process died since or the answer was lost. Then the tower knows whether they have landed. The
-file holds no rows. It is written anew, and replaced in one step, when most of its lines are of the past.
+without an end, whether the process died since or the answer was lost; then the tower knows whether they have landed.
+The file holds no rows. It is written anew, and replaced in one step, when most of its lines are of the past.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class Pending:
         act: what is done with them: ``append``, ``upsert``, ``delete``, ``overwrite_partition``.
         table: ``namespace.table``.
         rows: their fingerprint.
+        most: so many of them may go into one request.
         ways: by which they were sent, each with the number of the first request that took it, from 0 on.
         at_ms: when it was begun, in milliseconds since 1970.
         again: whether the key was there before this call.
@@ -64,6 +65,7 @@ class Pending:
     act: str
     table: str
     rows: str
+    most: int
     ways: tuple[tuple[int, Way], ...]
     at_ms: int
     again: bool = False
@@ -115,17 +117,34 @@ class Journal:
 
     # -- of a send ------------------------------------------------------------------------------------------------
 
-    def claim(self, act: str, table: str, rows: str) -> Pending | None:
-        """What was begun with these rows before and has no end; until it is released, it is nobody else's."""
-        with self._mutex:
-            for each in self._live.values():
-                if (each.act, each.table, each.rows) == (act, table, rows) and each.key not in self._held:
-                    self._held.add(each.key)
-                    return replace(each, again=True)
-        return None
+    def claim(self, act: str, table: str, rows: str, key: str | None = None) -> Pending | None:
+        """What was begun with these rows before and has no end; until it is released, no other call gets its key.
 
-    def fresh(self, act: str, table: str, rows: str, way: Way) -> Pending:
-        """A new key for rows; nobody else's until it is released.
+        Args:
+            key: of the caller's own; None: that of any such rows.
+
+        Raises:
+            UsageError: other rows were begun under the key.
+        """
+        asked = (act, table, rows)
+        with self._mutex:
+            if key is not None:
+                found = self._live.get(key)
+                if found is not None and (found.act, found.table, found.rows) != asked:
+                    raise UsageError(
+                        f"{self.path}: the key {key} stands for other rows, whose answer is not there yet ({found.act} "
+                        f"on {found.table}); give these a key of their own"
+                    )
+            else:
+                mine = (each for each in self._live.values() if (each.act, each.table, each.rows) == asked)
+                found = next((each for each in mine if each.key not in self._held), None)
+            if found is None:
+                return None
+            self._held.add(found.key)
+        return replace(found, again=True)
+
+    def fresh(self, act: str, table: str, rows: str, most: int, way: Way, key: str | None = None) -> Pending:
+        """Rows that are begun, under the caller's key or a new one, which no other call gets until it is released.
 
         Raises:
             UsageError: too many sends have no end.
@@ -136,7 +155,7 @@ class Journal:
                     f"{self.path}: {len(self._live)} sends have no end, and a journal keeps {self._pending_max}; send "
                     "their rows again, or look into the tables and forget them"
                 )
-            found = Pending(new_key(self._ambient), act, table, rows, ((0, way),), self._ambient.now_ms())
+            found = Pending(key or new_key(self._ambient), act, table, rows, most, ((0, way),), self._ambient.now_ms())
             self._held.add(found.key)
         return found
 
@@ -153,8 +172,9 @@ class Journal:
         with self._disk:
             self._guarded(lambda: self._write(_move(found.key, number, way)))
             with self._mutex:
-                self._live[found.key] = replace(found, again=False)
                 self._dead_lines += 1
+                if found.key in self._live:
+                    self._live[found.key] = replace(found, again=False)
         return found
 
     def ended(self, pending: Pending) -> None:
@@ -245,7 +265,9 @@ class Journal:
             if "begin" in line:
                 key = str(line["begin"])
                 given = (str(line["act"]), str(line["table"]), str(line["rows"]))
-                self._live[key] = Pending(key, *given, ways=((0, _way(line)),), at_ms=int(line["at"]))
+                self._live[key] = Pending(
+                    key, *given, int(line["most"]), ways=((0, _way(line)),), at_ms=int(line["at"])
+                )
             elif "move" in line and line["move"] in self._live:
                 key = str(line["move"])
                 self._live[key] = self._live[key].moved(int(line["from"]), _way(line))
@@ -268,6 +290,7 @@ def _begun(pending: Pending) -> dict[str, Any]:
         "act": pending.act,
         "table": pending.table,
         "rows": pending.rows,
+        "most": pending.most,
         "to": way.to,
         "pattern": way.pattern,
         "at": pending.at_ms,

@@ -220,7 +220,9 @@ class Recovery:
             least_s: a retry waits for so many seconds at least, as the answer has said in `Retry-After`.
         """
         match refusal.next_step:
-            case "refresh" | "retry" if isinstance(refusal, TooManyRequests):
+            case "refresh" | "retry" | "wait_until" if (
+                isinstance(refusal, TooManyRequests) and refusal.wait_until_ms is None
+            ):
                 return (yield from self._hold_back(least_s))
             case "refresh" | "retry":
                 return (yield from self._retry(least_s))

@@ -20,6 +20,7 @@ from icetower.errors import UsageError
 from icetower.protocol.row_limits import ARROW_TYPE, BODY_MAX_BYTES, CELLS_MAX, JSON_TYPE, ROWS_MAX
 from icetower.protocol.wire import OBJECTS_MAX, VALUES_MAX
 
+# Rows that are sent again are parted as they were, by whichever version of this package: these stay as they are.
 FILLED_BYTES = 512
 """Kept free in each row for the columns that are filled in, so that these never change which rows go together."""
 

@@ -44,12 +44,11 @@ def fields_of(row: object) -> Mapping[str, Any] | None:
         return cast("Mapping[str, Any]", row)
     if dataclasses.is_dataclass(row) and not isinstance(row, type):
         return {field.name: getattr(row, field.name) for field in dataclasses.fields(row)}
-    if hasattr(type(row), "model_fields"):
-        return {name: getattr(row, name) for name in cast("Mapping[str, Any]", type(row).model_fields)}
-    return None
+    model: Mapping[str, Any] | None = None if isinstance(row, type) else getattr(type(row), "model_fields", None)
+    return None if model is None else {name: getattr(row, name) for name in model}
 
 
-def spelled_row(row: Mapping[str, Any], number: int) -> dict[str, Any]:
+def spelled_row(row: Mapping[Any, Any], number: int) -> dict[str, Any]:
     """A row in JSON's types. Raises `UsageError` naming the row, which counts from 1, and the column."""
     found: dict[str, Any] = {}
     for name, value in row.items():

@@ -193,12 +193,12 @@ class Writer:
             key = call.key or new_key(self._patience.ambient)
             return Written(call.operation, call.table, "", call.table, "empty", None, key, 0)
         fingerprint = ""
-        if call.key is None and self._journal is not None:
+        if self._journal is not None:
             fingerprint = yield Work(partial(_fingerprint, call))
             # Not a step: no cancellation may come between the claim and its release.
-            call.pending = self._journal.claim(call.operation, call.table, fingerprint)
+            call.pending = self._journal.claim(call.operation, call.table, fingerprint, call.key)
         try:
-            if call.pending is not None:
+            if call.pending is not None and call.key is None:
                 call.keep(call.pending.key)
             return (yield from self._carried_out(call, fingerprint))
         finally:
@@ -278,19 +278,18 @@ class Writer:
     def _begun(self, call: _Call, way: Way, fingerprint: str) -> Steps[None]:
         """The key is made, and the journal has it, with the way; the rows are parted."""
         journal, number = self._journal, len(call.landed)
-        if call.key is None:
-            if journal is None:
-                call.keep(new_key(self._patience.ambient))
-            else:
-                # Held before the step in which it is written.
-                call.pending = journal.fresh(call.operation, call.table, fingerprint, way)
-                call.keep(call.pending.key)
-                yield Work(partial(journal.begin, call.pending))
-        elif call.pending is not None and journal is not None and call.pending.way(number) != way:
+        if journal is not None and call.pending is None:
+            # Held before the step in which it is written.
+            call.pending = journal.fresh(call.operation, call.table, fingerprint, self._rows_max, way, call.key)
+            yield Work(partial(journal.begin, call.pending))
+        elif journal is not None and call.pending is not None and call.pending.way(number) != way:
             call.pending = yield Work(partial(journal.moved, call.pending, number, way))
+        if call.key is None:
+            call.keep(new_key(self._patience.ambient) if call.pending is None else call.pending.key)
         call.kept = way
         if not call.requests:
-            parts: list[Rows] = yield Work(partial(_requests_of_all, call.pieces, self._rows_max))
+            most = self._rows_max if call.pending is None else call.pending.most
+            parts: list[Rows] = yield Work(partial(_requests_of_all, call.pieces, most))
             one = call.operation == "transaction" or not call.count
             call.requests = [call.pieces] if one else [((call.acts[0], part),) for part in parts]
 
@@ -319,8 +318,8 @@ class Writer:
             return True
         if call.operation == "transaction":
             raise UsageError(
-                f"a transaction on {call.table} takes appends alone: this agent commits upserts and deletes itself, each "
-                "by itself. Through a delta table (pattern: collector) all of them go into one request"
+                f"a transaction on {call.table} takes appends alone: this agent commits each upsert and delete itself. "
+                "Through a delta table (pattern: collector) all of them go into one request"
             )
         return False
 
