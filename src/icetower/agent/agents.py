@@ -29,18 +29,19 @@ JournalPath = str | os.PathLike[str] | None
 
 
 class _Parts:
-    """What an agent of either kind consists of."""
+    """What an agent of either kind consists of, but for its transport."""
 
     def __init__(
-        self, uri: str, token: Token, journal: JournalPath, reason: str, patience: Patience | None, rows_max: int
+        self, uri: str, token: Token, journal: JournalPath, reason: str, patience: Patience, rows_max: int
     ) -> None:
-        self.uri = uri.rstrip("/")
-        self.patience = patience or Patience()
-        self.direct = Direct(self.uri, reason=reason, patience=self.patience)
-        self.asker = Asker(Credentials(token), self.patience)
-        self.journal = None if journal is None else Journal(journal, ambient=self.patience.ambient)
+        if not 0 < rows_max <= ROWS_MAX:
+            raise UsageError(f"rows_max is {rows_max}; a request takes 1 to {ROWS_MAX} rows")
+        asker = Asker(Credentials(token), patience)
+        self.direct = Direct(uri, reason=reason, patience=patience)
+        # Last, for nobody closes it where something else is wrong.
+        self.journal = None if journal is None else Journal(journal, ambient=patience.ambient)
         self.writer = Writer(
-            self.asker, self.direct, reason=reason, patience=self.patience, journal=self.journal, rows_max=rows_max
+            asker, self.direct, reason=reason, patience=patience, journal=self.journal, rows_max=rows_max
         )
 
     def close(self) -> None:
@@ -119,8 +120,9 @@ class Agent:
         rows_max: int = ROWS_MAX,
         answer_within_s: float = ANSWER_WITHIN_S,
     ) -> None:
-        self._parts = _Parts(uri, token, journal, reason, patience, rows_max)
-        self._transport = Transport(self._parts.uri, answer_within_s=answer_within_s, patience=self._parts.patience)
+        address, limits = uri.rstrip("/"), patience or Patience()
+        self._transport = Transport(address, answer_within_s=answer_within_s, patience=limits)
+        self._parts = _Parts(address, token, journal, reason, limits, rows_max)
 
     def __enter__(self) -> Agent:
         return self
@@ -218,10 +220,9 @@ class AsyncAgent:
         rows_max: int = ROWS_MAX,
         answer_within_s: float = ANSWER_WITHIN_S,
     ) -> None:
-        self._parts = _Parts(uri, token, journal, reason, patience, rows_max)
-        self._transport = AsyncTransport(
-            self._parts.uri, answer_within_s=answer_within_s, patience=self._parts.patience
-        )
+        address, limits = uri.rstrip("/"), patience or Patience()
+        self._transport = AsyncTransport(address, answer_within_s=answer_within_s, patience=limits)
+        self._parts = _Parts(address, token, journal, reason, limits, rows_max)
 
     async def __aenter__(self) -> AsyncAgent:
         return self

@@ -141,8 +141,6 @@ class Writer:
         journal: Journal | None,
         rows_max: int = ROWS_MAX,
     ) -> None:
-        if not 0 < rows_max <= ROWS_MAX:
-            raise UsageError(f"rows_max is {rows_max}; a request takes 1 to {ROWS_MAX} rows")
         self._asker = asker
         self._direct = direct
         self._reason = reason
