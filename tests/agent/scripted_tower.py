@@ -23,14 +23,8 @@ from icetower.ambient import SystemAmbient
 from icetower.errors import Unavailable
 from icetower.protocol.row_limits import ARROW_TYPE
 
-COLUMNS = {"id": "long", "s": "string"}
-CHANGES = {
-    **COLUMNS,
-    "_agent": "string",
-    "_operation": "string",
-    "_event_time": "timestamptz",
-    "_idempotency_key": "string",
-}
+COLUMNS = ("id", "s")
+CHANGES = (*COLUMNS, "_agent", "_operation", "_event_time", "_idempotency_key")
 
 
 class Clock(SystemAmbient):
@@ -92,13 +86,14 @@ class ScriptedTower:
     """Takes an agent's steps. What is in `answers` comes first, one for a request of rows.
 
     Attributes:
-        through: a table's log or delta table; such tables are written to directly no more.
+        through: a table's log or delta table, and its pattern.
+        at_rows: called before a request of rows is answered.
         before: called before each step.
     """
 
-    def __init__(self, clock: Clock | None = None, columns: Mapping[str, Any] | None = None) -> None:
-        self.clock = clock or Clock()
-        self.tables: dict[str, Mapping[str, Any]] = {"shop.p": columns or COLUMNS, "shop.d": CHANGES}
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.tables: dict[str, Sequence[str]] = {"shop.p": COLUMNS, "shop.d": CHANGES}
         self.rows: dict[str, list[dict[str, Any]]] = {}
         self.keys: dict[tuple[str, str], int] = {}
         self.through: dict[str, tuple[str, str]] = {}
@@ -110,6 +105,7 @@ class ScriptedTower:
         self.lifetime = "PT86400S"
         self.secret: str | None = None
         self.before: Callable[[Step], None] = lambda step: None
+        self.at_rows: Callable[[], None] = lambda: None
 
     def take(self, step: Step) -> Any:
         self.before(step)
@@ -143,6 +139,12 @@ class ScriptedTower:
             case path if path.startswith("/icetower/v1"):
                 answer = self.control.pop(0)
                 return _error(answer) if isinstance(answer, Answer) else _json(answer)
+            case path if path.endswith("/check"):
+                key = json.loads(request.body)["landed"]["key"]
+                snapshot = self.keys.get((_table_in(path.removesuffix("/check")), key))
+                return _json(
+                    {"outcome": "new" if snapshot is None else "replayed", "snapshot": snapshot, "error": None}
+                )
             case path:
                 return self._table(_table_in(path))
 
@@ -153,24 +155,27 @@ class ScriptedTower:
         return _json(answer)
 
     def _table(self, table: str) -> Response:
-        fields = [{"id": at, "name": name, "type": kind} for at, (name, kind) in enumerate(self.tables[table].items())]
+        fields = [{"id": at, "name": name, "type": "string"} for at, name in enumerate(self.tables[table])]
         schema = {"schema-id": 0, "fields": fields}
         return _json({"metadata": {"schemas": [schema], "current-schema-id": 0}})
 
     def _rows(self, request: Request) -> Response:
+        self.at_rows()
         answer = self.answers.pop(0) if self.answers else None
         if answer is None or answer.arrives:
             table, key = _table_in(request.path.removesuffix("/rows")), request.headers["Idempotency-Key"]
-            outcome = "replayed" if (table, key) in self.keys else "appended"
-            rows = rows_in(request)
+            to, _ = self.through.get(table, (table, ""))
+            act, rows = request.params["operation"], rows_in(request)
+            if to == table and act != "append":
+                return _error(refused(400, "rows.operation", "fix_request"))
+            outcome = "replayed" if (to, key) in self.keys else "appended"
             if outcome == "appended":
-                if table in self.through:
-                    return _error(refused(403, "contract.pattern", "fix_request"))
-                self.rows.setdefault(table, []).extend(rows)
-                self.keys[table, key] = 100 + len(self.keys)
-            done = {"snapshot-id": self.keys[table, key], "sequence-number": 1, "outcome": outcome, "rows": len(rows)}
+                filled = {} if to == table else {"_operation": "delete" if act == "delete" else "upsert"}
+                self.rows.setdefault(to, []).extend({**filled, **row} for row in rows)
+                self.keys[to, key] = 100 + len(self.keys)
+            done = {"table": to, "snapshot-id": self.keys[to, key], "sequence-number": 1, "outcome": outcome}
             if answer is None:
-                return _json(done | {"group-size": 1, "queue-wait-ms": 0.0})
+                return _json(done | {"rows": len(rows), "group-size": 1, "queue-wait-ms": 0.0})
         if answer.status:
             return _error(answer)
         raise Lost(Unavailable("no tower answers", rule="client.connection"), sent=answer.sent)

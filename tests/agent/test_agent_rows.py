@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icetower.agent import arrow_rows
-from icetower.agent.rows import ArrowRows, Filling, JSONRows, rows_of, together
+from icetower.agent.rows import ArrowRows, JSONRows, rows_of, together
 from icetower.agent.spelling import spelled_row
 from icetower.errors import UsageError
 from icetower.protocol.row_limits import BODY_MAX_BYTES, CELLS_MAX, ROWS_MAX
@@ -61,7 +61,7 @@ SCHEMA = row_schema(metadata([column(at, name, type_) for at, (name, type_) in e
 def read(rows: Any) -> list[dict[str, Any]]:
     """What the server makes of rows."""
     kind, body = rows_of(rows).body()
-    return decoded(parse_rows(body, kind, None), SCHEMA).to_pylist(maps_as_pydicts="strict")
+    return decoded(parse_rows(body, kind, None), SCHEMA).arrow().to_pylist(maps_as_pydicts="strict")
 
 
 def given_only(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,7 +95,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.fixed_dictionaries({}, optional=VALUES), min_size=1, max_size=4))
 def test_values_of_python_arrive_as_they_are(rows: list[dict[str, Any]]) -> None:
-    assert [given_only(row) for row in read(rows)] == rows
+    found = [given_only(row) for row in read(rows)]
+    # In its own zone a moment may be in an hour that is there twice, which Python calls equal to none.
+    assert found == [row | ({"tz": row["tz"].astimezone(dt.UTC)} if "tz" in row else {}) for row in rows]
 
 
 class Colour(enum.Enum):
@@ -297,20 +299,10 @@ def test_each_part_is_within_the_bounds_and_depends_on_the_rows_alone(
         forms = [table, pa.concat_tables(pieces).set_column(1, "s", pa.concat_tables(pieces)["s"])]
     parts, others = (rows_of(form).requests(rows_max) for form in forms)
     assert [each.count for each in parts] == [each.count for each in others]
-    moment = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
     found: list[Any] = []
     for part in parts:
         assert 0 < part.count <= min(rows_max, ROWS_MAX)
-        filled = part.with_columns(
-            {
-                "_idempotency_key": Filling("string", ["0" * 64] * part.count),
-                "_agent": Filling("string", ["a" * 200] * part.count),
-                "_operation": Filling("string", ["upsert"] * part.count),
-                "_event_time": Filling("timestamptz", [moment] * part.count),
-                "_written_at": Filling("timestamp", [moment.replace(tzinfo=None)] * part.count),
-            }
-        )
-        kind, body = filled.body()
+        kind, body = part.body()
         assert len(body) <= BODY_MAX_BYTES
         found += read_back(parse_rows(body, kind, None))
     assert found == list(range(len(rows)))
@@ -334,8 +326,8 @@ def test_wide_deep_and_many_rows_are_parted() -> None:
     for part in rows_of(commas).requests():
         assert part.body()[1].count(b",") <= VALUES_MAX
     many = pa.table({"l": range(25_000)})
-    assert [part.count for part in rows_of(many).requests()][:1] == [5_000]  # with room for what is filled in
-    assert sum(part.count for part in rows_of(many).requests()) == 25_000
+    assert [part.count for part in rows_of(many).requests()] == [10_000, 10_000, 5_000]
+    assert [part.count for part in rows_of([{"l": at} for at in range(25_000)]).requests()] == [10_000, 10_000, 5_000]
 
 
 @pytest.mark.parametrize("form", [lambda row: row, lambda row: pa.Table.from_pylist([row])], ids=["JSON", "Arrow"])

@@ -31,7 +31,6 @@ from tests.agent.scripted_tower import (
     LOST_BEFORE,
     NOT_SENT,
     Answer,
-    Clock,
     ScriptedAgent,
     ScriptedTower,
     numbers,
@@ -56,7 +55,7 @@ def agent(tower: ScriptedTower) -> ScriptedAgent:
 
 def test_rows_land_and_the_result_says_where(tower: ScriptedTower, agent: ScriptedAgent) -> None:
     done = agent.append(numbers(1, 2))
-    assert (done.operation, done.table, done.pattern, done.written_to) == ("append", "shop.p", "direct", "shop.p")
+    assert (done.operation, done.table, done.written_to) == ("append", "shop.p", "shop.p")
     assert (done.outcome, done.snapshot_id, done.rows) == ("appended", 100, 2)
     assert UUID(done.key).version == 7
     (landed,) = done.requests
@@ -116,7 +115,7 @@ def test_a_call_that_was_half_done_is_finished(tower: ScriptedTower) -> None:
 
 def test_a_branch(tower: ScriptedTower, agent: ScriptedAgent) -> None:
     agent.append(numbers(1), ref="audit")
-    assert tower.doors[0].params == {"ref": "audit"}
+    assert tower.doors[0].params == {"operation": "append", "ref": "audit"}
     tower.through["shop.p"] = ("shop.d", "collector")
     with pytest.raises(UsageError, match=r"go through shop\.d, which has no branch audit"):
         ScriptedAgent(tower).append(numbers(2), ref="audit")
@@ -300,52 +299,18 @@ def test_a_tower_that_is_away_before_anything_is_sent(tower: ScriptedTower, agen
 # -- ways -------------------------------------------------------------------------------------------------------------
 
 
-def test_rows_that_go_through_a_delta_table_are_changes(tower: ScriptedTower, agent: ScriptedAgent) -> None:
+def test_rows_go_through_a_delta_table_by_the_same_door(tower: ScriptedTower, agent: ScriptedAgent) -> None:
     tower.through["shop.p"] = ("shop.d", "collector")
     key = new_key()
-    for form in (numbers(1, 2, 2), table_of([1, 2, 2])):
-        tower.rows.clear()
-        tower.keys.clear()
+    for form, outcome in ((numbers(1, 2), "appended"), (table_of([1, 2]), "replayed")):
         done = agent.write("upsert", form, key=key)
-        assert (done.pattern, done.written_to, done.outcome) == ("collector", "shop.d", "appended")
-        rows = tower.rows["shop.d"]
-        assert [row["_operation"] for row in rows] == ["upsert"] * 3
-        assert {row["_agent"] for row in rows} == {"clerk"}
-        keys = [row["_idempotency_key"] for row in rows]
-        assert len({*keys}) == 3
-        tower.rows.clear()
-        tower.keys.clear()
-        agent.write("upsert", form, key=key)
-        assert [row["_idempotency_key"] for row in tower.rows["shop.d"]] == keys  # by these the collector knows them
-    done = agent.write("delete", [{"id": 1}])
-    assert tower.rows["shop.d"][-1]["_operation"] == "delete"
-    assert "s" not in tower.rows["shop.d"][-1]
+        assert (done.operation, done.table, done.written_to, done.outcome) == ("upsert", "shop.p", "shop.d", outcome)
+    agent.write("delete", [{"id": 1}])
+    agent.append(numbers(3))
+    assert [request.params["operation"] for request in tower.doors] == ["upsert", "upsert", "delete", "append"]
+    assert {request.path for request in tower.doors} == {"/v1/namespaces/shop/tables/p/rows"}
+    assert [row["_operation"] for row in tower.rows["shop.d"]] == ["upsert", "upsert", "delete", "upsert"]
     assert "shop.p" not in tower.rows
-
-
-def test_rows_may_bring_what_would_be_filled_in(tower: ScriptedTower, agent: ScriptedAgent) -> None:
-    tower.through["shop.p"] = ("shop.d", "collector")
-    own = {"_event_time": "2026-01-01T00:00:00Z", "_idempotency_key": "mine"}
-    agent.write("upsert", [{"id": 1, "s": "a", **own}, {"id": 2, "s": "b"}])
-    first, second = tower.rows["shop.d"]
-    assert {name: first[name] for name in own} == own
-    assert second["_event_time"] != own["_event_time"]
-    assert second["_idempotency_key"] != "mine"
-
-
-def test_the_table_itself_has_columns_that_are_filled_in(agent: ScriptedAgent, tower: ScriptedTower) -> None:
-    tower.tables["shop.p"] = {"id": "long", "_event_time": "timestamp", "_idempotency_key": "string", "slot": "date"}
-    starts = 1_800_000_000_000
-    tower.slot = lambda: {"column": "slot", "starts_ms": starts, "ends_ms": starts + 9, "until_ms": starts + 9}
-    agent.append([{"id": 1}])
-    (row,) = tower.rows["shop.p"]
-    assert row.keys() == {"id", "_event_time", "_idempotency_key", "slot"}
-    assert row["slot"] == "2027-01-15"
-    assert row["_event_time"].startswith("2027-01-15T08:00:00")
-    assert not row["_event_time"].endswith("Z")
-    tower.tables["shop.q"] = {"id": "long", "_event_time": "long"}
-    with pytest.raises(UsageError, match="the column _event_time of type long cannot be filled in"):
-        agent.append([{"id": 1}], "shop.q")
 
 
 def test_a_slot_is_waited_for(tower: ScriptedTower, agent: ScriptedAgent) -> None:
@@ -374,31 +339,46 @@ def test_what_a_pattern_does_not_take(tower: ScriptedTower, agent: ScriptedAgent
         agent.write("overwrite_partition", numbers(1), where={"id": 1})
 
 
-def test_another_pattern_is_heard_of_by_its_refusal(tower: ScriptedTower, agent: ScriptedAgent) -> None:
+def test_the_contract_moves_the_agent(tower: ScriptedTower, agent: ScriptedAgent) -> None:
+    """The way is remembered for a while, and the tower has the last word on it."""
     assert agent.append(numbers(1)).written_to == "shop.p"
     tower.through["shop.p"] = ("shop.d", "collector")
-    done = agent.append(numbers(2))  # the way is remembered for a while
+    done = agent.append(numbers(2))
     assert (done.written_to, tower.ids(), tower.ids("shop.d")) == ("shop.d", [1], [2])
-    assert tower.clock.waits == []
+    assert agent.write("upsert", numbers(3)).written_to == "shop.d"
+    tower.through.clear()
+    assert agent.append(numbers(4)).written_to == "shop.p"
+    tower.through["shop.p"] = ("shop.d", "collector")
+    tower.answers = [refused(400, "rows.operation", "fix_request")]  # of a moment in between
+    assert agent.write("upsert", numbers(5)).written_to == "shop.d"
     tower.answers = [refused(403, "contract.pattern", "fix_request")] * 9
     with pytest.raises(Forbidden):
-        agent.append(numbers(3))
+        agent.append(numbers(6))
+    assert tower.clock.waits == []
 
 
 @pytest.mark.parametrize("landed", [True, False])
-def test_what_may_be_there_goes_no_other_way_before_the_tower_says_that_it_is_not(
-    tower: ScriptedTower, agent: ScriptedAgent, landed: bool
+@pytest.mark.parametrize("back", [False, True])
+def test_what_may_be_there_is_looked_for_before_it_goes_another_way(
+    tower: ScriptedTower, agent: ScriptedAgent, landed: bool, back: bool
 ) -> None:
+    """Nothing of it is in two tables, however the contract was changed meanwhile."""
+    ways: list[dict[str, tuple[str, str]]] = [{}, {"shop.p": ("shop.d", "collector")}]
+    if back:
+        ways.reverse()
+    tower.through = ways[0]
     tower.answers = [LOST_AFTER if landed else LOST_BEFORE]
 
     def moved(step: Any) -> None:
         if tower.clock.waits:
-            tower.through["shop.p"] = ("shop.d", "collector")
-            tower.clock.s += 10
+            tower.through = ways[1]
 
     tower.before = moved
     done = agent.append(numbers(1))
-    assert done.written_to == ("shop.p" if landed else "shop.d")
+    before, after = ("shop.d", "shop.p") if back else ("shop.p", "shop.d")
+    assert done.written_to == (before if landed else after)
+    assert (done.outcome, done.rows) == ("replayed" if landed else "appended", 1)
+    assert tower.ids(done.written_to) == [1]
     assert tower.ids() + tower.ids("shop.d") == [1]
 
 
@@ -428,8 +408,14 @@ def test_a_transaction_lands_as_a_whole_or_is_refused(tower: ScriptedTower) -> N
 def test_a_transaction_of_changes(tower: ScriptedTower, agent: ScriptedAgent) -> None:
     tower.through["shop.p"] = ("shop.d", "collector")
     agent.together(("upsert", numbers(1)), ("delete", [{"id": 2}]), ("upsert", numbers(1)))
-    assert [row["_operation"] for row in tower.rows["shop.d"]] == ["upsert", "delete", "upsert"]
-    assert len({row["_idempotency_key"] for row in tower.rows["shop.d"]}) == 3
+    tables = [table_of([1]), table_of([2]).select(["id"]), table_of([1])]
+    agent.together(*zip(("upsert", "delete", "append"), tables, strict=True))
+    assert [row["_operation"] for row in tower.rows["shop.d"]] == ["upsert", "delete", "upsert"] * 2
+    assert len(tower.doors) == 2
+    tower.tables["shop.q"] = ("id",)
+    tower.through = {}
+    with pytest.raises(UsageError, match="takes appends alone"):
+        ScriptedAgent(tower).together(("append", numbers(1)), ("delete", numbers(2)))
 
 
 # -- any answers ------------------------------------------------------------------------------------------------------
@@ -454,7 +440,7 @@ ANSWERS = st.sampled_from(
 @given(st.lists(ANSWERS, max_size=24), st.integers(1, 4), st.integers(0, 7))
 def test_each_acknowledged_row_is_there_once(answers: list[Answer | None], rows_max: int, moves_at: int) -> None:
     """Whatever is lost, and though the rows are given another way meanwhile; no row is there twice."""
-    tower = ScriptedTower(Clock())
+    tower = ScriptedTower()
     with TemporaryDirectory() as folder:
         agent = ScriptedAgent(tower, f"{folder}/journal", rows_max=rows_max, patience={"attempts_max": 3})
         try:
@@ -467,7 +453,8 @@ def _send(tower: ScriptedTower, agent: ScriptedAgent, answers: list[Answer | Non
     tower.answers = answers
 
     def moved(step: Any) -> None:
-        if len(tower.doors) == moves_at:
+        if len(tower.doors) == moves_at and not tower.through:
+            tower.clock.s += 10
             tower.through["shop.p"] = ("shop.d", "collector")
 
     tower.before = moved

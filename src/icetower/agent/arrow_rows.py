@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from importlib import import_module
 from typing import Any
 
-from icetower.agent.rows import Filling
 from icetower.agent.spelling import fields_of
 from icetower.errors import UsageError
 from icetower.protocol.row_limits import BODY_MAX_BYTES
-
-_MOMENTS = {
-    "timestamp": ("us", None),
-    "timestamptz": ("us", "UTC"),
-    "timestamp_ns": ("ns", None),
-    "timestamptz_ns": ("ns", "UTC"),
-}
 
 
 def plain_table(table: Any) -> Any:
@@ -131,37 +123,13 @@ def _stream(table: Any, pa: Any) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def lines(table: Any) -> Iterator[str]:
-    """A text for each row, the same for equal rows."""
-    for row in table.to_pylist(maps_as_pydicts=None):
-        yield json.dumps(row, sort_keys=True, default=str)
-
-
 def fingerprint(table: Any) -> str:
     """Stands for the rows and their types."""
     digest = hashlib.sha256("\n".join(f"{field.name}: {field.type}" for field in table.schema).encode())
-    for line in lines(table):
+    for row in table.to_pylist(maps_as_pydicts=None):
+        line = json.dumps(row, sort_keys=True, default=str)
         digest.update(b"\n" + line.encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
-
-
-def column_type(iceberg: str) -> Any:
-    """Arrow's type for a column that is filled in. Raises `UsageError` for one that takes no such values."""
-    pa = import_module("pyarrow")
-    if iceberg in _MOMENTS:
-        unit, zone = _MOMENTS[iceberg]
-        return pa.timestamp(unit, zone)
-    if iceberg in ("string", "date"):
-        return pa.string() if iceberg == "string" else pa.date32()
-    raise UsageError(f"a column of type {iceberg} cannot be filled in; send its values with the rows")
-
-
-def with_columns(table: Any, columns: Mapping[str, Filling]) -> Any:
-    """A table with further columns."""
-    pa = import_module("pyarrow")
-    for name, filling in columns.items():
-        table = table.append_column(name, pa.array(filling.values, column_type(filling.kind)))
-    return table
 
 
 def joined(tables: Sequence[Any]) -> Any:

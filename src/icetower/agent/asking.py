@@ -27,9 +27,6 @@ DOUBTFUL = frozenset({408, 500, 502, 503, 504})
 
 _LIFETIME = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.\d+)?S)?)?")
 
-Columns = Mapping[str, Any]
-"""A table's columns: name → type, as its metadata has it."""
-
 
 class Credentials:
     """An agent's token: a text, or a function that returns one and is called again when the last one is refused."""
@@ -54,7 +51,7 @@ class Asker:
         self.credentials = credentials
         self._patience = patience
         self._deliveries: dict[tuple[str, str], tuple[float, Delivery]] = {}
-        self._columns: dict[str, tuple[float, Columns]] = {}
+        self._columns: dict[str, tuple[float, tuple[str, ...]]] = {}
 
     # -- the way of rows ------------------------------------------------------------------------------------------
 
@@ -74,8 +71,8 @@ class Asker:
             self._deliveries[table, operation] = (clock_s(), found)
         return found
 
-    def columns(self, table: str) -> Steps[Columns]:
-        """Of a table's current schema."""
+    def columns(self, table: str) -> Steps[tuple[str, ...]]:
+        """The columns of a table's current schema."""
         clock_s = self._patience.ambient.monotonic_s
         known = self._columns.get(table)
         if known is not None and clock_s() - known[0] < COLUMNS_KEPT_S:
@@ -83,7 +80,7 @@ class Asker:
         metadata = (yield from self.json("GET", table_path(table), params={"snapshots": "refs"}))["metadata"]
         current = metadata["current-schema-id"]
         schema = next(each for each in metadata["schemas"] if each.get("schema-id", 0) == current)
-        columns = {column["name"]: column["type"] for column in schema["fields"]}
+        columns = tuple(str(column["name"]) for column in schema["fields"])
         self._columns[table] = (clock_s(), columns)
         return columns
 
@@ -93,6 +90,14 @@ class Asker:
             self._columns.pop(table, None)
             for operation in set(GRANTS.values()):
                 self._deliveries.pop((table, operation), None)
+
+    def landed(self, table: str, key: str, ref: str) -> Steps[int | None]:
+        """The snapshot in which what was sent under a key is in a table; None where it is not there."""
+        body = {"landed": {"key": key, "ref": ref}}
+        answer = yield from self.json("POST", f"{table_path(table)}/check", body=body)
+        if answer.get("error") is not None:
+            raise error_of(int(answer["error"].get("code", 500)), json.dumps({"error": answer["error"]}).encode())
+        return answer["snapshot"] if answer["outcome"] == "replayed" else None
 
     def key_lifetime_s(self) -> Steps[float | None]:
         """How long the tower remembers keys, in seconds; None where it does not say."""

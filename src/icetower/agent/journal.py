@@ -1,7 +1,7 @@
 """The keys of what an agent has begun to send and has not seen land, kept in a file over crashes.
 
-    {"begin": key, "act": "append", "table": "shop.prices", "rows": fingerprint, "most": 10000, "to": …, …}
-    {"move": key, "from": 3, "to": "shop.prices_deltas", "pattern": "collector"}
+    {"begin": key, "act": "append", "table": "shop.prices", "rows": fingerprint, "most": 10000, "to": "shop.prices", …}
+    {"move": key, "from": 3, "to": "shop.prices_deltas"}
     {"end": key}
 
 A line is on the disk before its rows are sent. The same call with the same rows gets the key back that stands there
@@ -35,19 +35,6 @@ _VERSION = {"icetower-journal": 1}
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """A way of rows into a table.
-
-    Attributes:
-        to: the table that they are written to: the log or delta table, or the table itself.
-        pattern: by which they go there.
-    """
-
-    to: str
-    pattern: str
-
-
-@dataclass(frozen=True, slots=True)
 class Pending:
     """Rows that were begun to be sent, and of which it is not known that they have landed.
 
@@ -56,7 +43,8 @@ class Pending:
         table: ``namespace.table``.
         rows: their fingerprint.
         most: so many of them may go into one request.
-        ways: by which they were sent, each with the number of the first request that took it, from 0 on.
+        ways: the tables that they were written to (the log or delta table, or the table itself), each with the number
+            of the first request that went there, from 0 on.
         at_ms: when it was begun, in milliseconds since 1970.
         again: whether the key was there before this call.
     """
@@ -66,16 +54,16 @@ class Pending:
     table: str
     rows: str
     most: int
-    ways: tuple[tuple[int, Way], ...]
+    ways: tuple[tuple[int, str], ...]
     at_ms: int
     again: bool = False
 
-    def way(self, number: int) -> Way:
-        """The way of a request."""
-        return [way for first, way in self.ways if first <= number][-1]
+    def way(self, number: int) -> str:
+        """The table that a request was written to."""
+        return [to for first, to in self.ways if first <= number][-1]
 
-    def moved(self, number: int, way: Way) -> Pending:
-        return replace(self, ways=(*(each for each in self.ways if each[0] < number), (number, way)))
+    def moved(self, number: int, to: str) -> Pending:
+        return replace(self, ways=(*(each for each in self.ways if each[0] < number), (number, to)))
 
 
 class Journal:
@@ -143,7 +131,7 @@ class Journal:
             self._held.add(found.key)
         return replace(found, again=True)
 
-    def fresh(self, act: str, table: str, rows: str, most: int, way: Way, key: str | None = None) -> Pending:
+    def fresh(self, act: str, table: str, rows: str, most: int, to: str, key: str | None = None) -> Pending:
         """Rows that are begun, under the caller's key or a new one, which no other call gets until it is released.
 
         Raises:
@@ -155,7 +143,7 @@ class Journal:
                     f"{self.path}: {len(self._live)} sends have no end, and a journal keeps {self._pending_max}; send "
                     "their rows again, or look into the tables and forget them"
                 )
-            found = Pending(key or new_key(self._ambient), act, table, rows, most, ((0, way),), self._ambient.now_ms())
+            found = Pending(key or new_key(self._ambient), act, table, rows, most, ((0, to),), self._ambient.now_ms())
             self._held.add(found.key)
         return found
 
@@ -166,11 +154,11 @@ class Journal:
             with self._mutex:
                 self._live[pending.key] = pending
 
-    def moved(self, pending: Pending, number: int, way: Way) -> Pending:
-        """The rows go another way from this request on, none of which has gone the way before. It blocks."""
-        found = pending.moved(number, way)
+    def moved(self, pending: Pending, number: int, to: str) -> Pending:
+        """From this request on, which is not where the others are, the rows go to another table. It blocks."""
+        found = pending.moved(number, to)
         with self._disk:
-            self._guarded(lambda: self._write(_move(found.key, number, way)))
+            self._guarded(lambda: self._write(_move(found.key, number, to)))
             with self._mutex:
                 self._dead_lines += 1
                 if found.key in self._live:
@@ -266,11 +254,11 @@ class Journal:
                 key = str(line["begin"])
                 given = (str(line["act"]), str(line["table"]), str(line["rows"]))
                 self._live[key] = Pending(
-                    key, *given, int(line["most"]), ways=((0, _way(line)),), at_ms=int(line["at"])
+                    key, *given, int(line["most"]), ways=((0, str(line["to"])),), at_ms=int(line["at"])
                 )
             elif "move" in line and line["move"] in self._live:
                 key = str(line["move"])
-                self._live[key] = self._live[key].moved(int(line["from"]), _way(line))
+                self._live[key] = self._live[key].moved(int(line["from"]), str(line["to"]))
             elif "end" in line:
                 self._live.pop(str(line["end"]), None)
         except (KeyError, TypeError, ValueError) as error:
@@ -284,31 +272,25 @@ class Journal:
 
 
 def _begun(pending: Pending) -> dict[str, Any]:
-    way = pending.ways[0][1]
     return {
         "begin": pending.key,
         "act": pending.act,
         "table": pending.table,
         "rows": pending.rows,
         "most": pending.most,
-        "to": way.to,
-        "pattern": way.pattern,
+        "to": pending.ways[0][1],
         "at": pending.at_ms,
     }
 
 
-def _move(key: str, number: int, way: Way) -> dict[str, Any]:
-    return {"move": key, "from": number, "to": way.to, "pattern": way.pattern}
-
-
-def _way(line: Mapping[str, Any]) -> Way:
-    return Way(str(line["to"]), str(line["pattern"]))
+def _move(key: str, number: int, to: str) -> dict[str, Any]:
+    return {"move": key, "from": number, "to": to}
 
 
 def _lines(pending: Iterable[Pending]) -> Iterator[dict[str, Any]]:
     for each in pending:
         yield _begun(each)
-        yield from (_move(each.key, number, way) for number, way in each.ways[1:])
+        yield from (_move(each.key, number, to) for number, to in each.ways[1:])
 
 
 def _line(document: Mapping[str, Any]) -> bytes:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections import Counter
-from collections.abc import Iterable
 from typing import Any, Literal
 
 from icetower.ambient import Ambient, SystemAmbient
@@ -41,21 +39,6 @@ def request_key(key: str, number: int, of: int) -> str:
         return key
     # The time of a text that is no UUID is not known. A key must never look newer than it is.
     return _uuid7(key if is_uuid else "00000000-0000-7000-8000-", _digest(f"icetower: request {number} of {key}"))
-
-
-def line_keys(lines: Iterable[str], key: str) -> list[str]:
-    """A key of each row that is sent under a key, by a text for each: always the same ones. Equal rows are numbered."""
-    seen: Counter[str] = Counter()
-    found: list[str] = []
-    for line in lines:
-        seen[line] += 1
-        found.append(hashlib.sha256(f"{key}\n{line}\n{seen[line]}".encode("utf-8", "surrogatepass")).hexdigest())
-    return found
-
-
-def moment_ms(key: str) -> int | None:
-    """When a key was made, in milliseconds since 1970; None if it does not say so."""
-    return None if _UUID7.fullmatch(key) is None else int(key[:8] + key[9:13], 16)
 
 
 def _digest(text: str) -> str:

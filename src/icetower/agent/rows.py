@@ -1,6 +1,6 @@
 """Rows that an agent was given, in whichever form, as requests of the rows door. PyArrow is imported when it is needed.
 
-    rows_of(anything) → Rows    Rows.requests() → Rows, …    Rows.filled(…)    Rows.body()
+    rows_of(anything) → Rows    Rows.requests() → Rows, …    Rows.body()
 
 Which rows go into one request depends on the rows alone: on nothing of the table, the contract or the tower, which may
 change before the rows are sent again under their keys.
@@ -10,36 +10,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Protocol, cast
 
-from icetower.agent.spelling import fields_of, kind_of, spelled, spelled_row
+from icetower.agent.spelling import fields_of, kind_of, spelled_row
 from icetower.errors import UsageError
 from icetower.protocol.row_limits import ARROW_TYPE, BODY_MAX_BYTES, CELLS_MAX, JSON_TYPE, ROWS_MAX
 from icetower.protocol.wire import OBJECTS_MAX, VALUES_MAX
 
 # Rows that are sent again are parted as they were, by whichever version of this package: these stay as they are.
-FILLED_BYTES = 512
-"""Kept free in each row for the columns that are filled in, so that these never change which rows go together."""
-
 ENVELOPE_BYTES = 64 * 1024
+COLUMN_BYTES = 512
+"""What the head of an Arrow stream takes for a column, at most."""
+
 WIDER_TIMES = 4
 """A table may have so many times the columns that its rows have; the door counts those that they leave out, too."""
-
-
-@dataclass(frozen=True, slots=True)
-class Filling:
-    """A column that is filled in.
-
-    Attributes:
-        kind: its type as the table's schema has it: a string, a date or a timestamp.
-        values: one for each row.
-    """
-
-    kind: str
-    values: Sequence[Any]
 
 
 class Rows(Protocol):
@@ -61,12 +47,8 @@ class Rows(Protocol):
         """The rows in the order in which they were given, in parts that fit into a request each."""
         ...
 
-    def with_columns(self, columns: Mapping[str, Filling]) -> Rows:
-        """The same rows with further columns, where they lack them."""
-        ...
-
-    def lines(self) -> Iterator[str]:
-        """A text for each row, the same for equal rows."""
+    def with_text(self, column: str, text: str) -> Rows:
+        """The same rows with a text in a further column."""
         ...
 
     def body(self) -> tuple[str, bytes]:
@@ -191,7 +173,7 @@ class JSONRows:
         for at, row in enumerate(self._spelled):
             text = _text(row, at + 1)
             opened, commas = text.count(b"{") + text.count(b"["), text.count(b",")
-            costs = (1, len(text) + FILLED_BYTES, opened, commas + 16)
+            costs = (1, len(text) + 1, opened, commas + 1)
             if any(cost > bound for cost, bound in zip(costs, bounds, strict=True)):
                 raise UsageError(
                     f"row {at + 1} is too large for a request: {len(text)} bytes, {opened} lists and objects"
@@ -205,20 +187,15 @@ class JSONRows:
     def _part(self, start: int, end: int) -> JSONRows:
         return JSONRows(self._given[start:end], self._spelled[start:end])
 
-    def with_columns(self, columns: Mapping[str, Filling]) -> JSONRows:
-        values = {name: [spelled(value, name) for value in filling.values] for name, filling in columns.items()}
-        rows = [{**{name: each[at] for name, each in values.items()}, **row} for at, row in enumerate(self._spelled)]
-        return JSONRows(self._given, rows)
-
-    def lines(self) -> Iterator[str]:
-        return (json.dumps(row, sort_keys=True) for row in self._spelled)
+    def with_text(self, column: str, text: str) -> JSONRows:
+        return JSONRows(self._given, [{**row, column: text} for row in self._spelled])
 
     def body(self) -> tuple[str, bytes]:
         texts = (_text(row, number) for number, row in enumerate(self._spelled, 1))
         return JSON_TYPE, b'{"rows":[' + b",".join(texts) + b"]}"
 
     def fingerprint(self) -> str:
-        return hashlib.sha256("\n".join(self.lines()).encode("utf-8", "surrogatepass")).hexdigest()
+        return hashlib.sha256(b"\n".join(json.dumps(row, sort_keys=True).encode() for row in self._spelled)).hexdigest()
 
     def as_arrow(self) -> Any:
         _pyarrow()
@@ -255,21 +232,17 @@ class ArrowRows:
     def requests(self, rows_max: int = ROWS_MAX) -> list[Rows]:
         width = max(1, self.table.num_columns)
         rows_each = min(rows_max, ROWS_MAX, max(1, CELLS_MAX // (WIDER_TIMES * width)))
-        bytes_max = BODY_MAX_BYTES - ENVELOPE_BYTES - FILLED_BYTES * width
+        bytes_max = BODY_MAX_BYTES - ENVELOPE_BYTES - COLUMN_BYTES * width
         while True:
             parts = [self.table.slice(at, rows_each) for at in range(0, self.count, rows_each)]
-            if all(_arrow().weight(part) + FILLED_BYTES * part.num_rows <= bytes_max for part in parts):
+            if all(_arrow().weight(part) <= bytes_max for part in parts):
                 return [ArrowRows(part) for part in parts]
             if rows_each == 1:
                 raise UsageError(f"a row is too large for a request: it takes more than {bytes_max} bytes")
             rows_each = (rows_each + 1) // 2
 
-    def with_columns(self, columns: Mapping[str, Filling]) -> ArrowRows:
-        added = {name: filling for name, filling in columns.items() if name not in self.table.column_names}
-        return ArrowRows(_arrow().with_columns(self.table, added))
-
-    def lines(self) -> Iterator[str]:
-        return _arrow().lines(self.table)
+    def with_text(self, column: str, text: str) -> ArrowRows:
+        return ArrowRows(self.table.append_column(column, _pyarrow().array([text] * self.count)))
 
     def body(self) -> tuple[str, bytes]:
         return ARROW_TYPE, _arrow().stream(self.table)

@@ -8,9 +8,11 @@ PyIceberg is the caller's: nothing here needs it before a catalog of it is passe
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import importlib
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -31,7 +33,7 @@ from icetower.agent.deliveries import (
     Slot,
     require_taken,
 )
-from icetower.agent.keys import keyed, line_keys, reads
+from icetower.agent.keys import keyed, reads
 from icetower.agent.recovery import Patience, carry_out
 from icetower.agent.slots import in_time
 from icetower.errors import UsageError
@@ -130,7 +132,13 @@ def _fitting(value: Any, kind: Any) -> Any:
 
 def row_keys(rows: Sequence[Mapping[str, Any]], key: str) -> list[str]:
     """A key of each row, the same whenever these rows are sent under this key: equal rows are numbered."""
-    return line_keys((json.dumps(row, sort_keys=True, default=str) for row in rows), key)
+    seen: Counter[str] = Counter()
+    found: list[str] = []
+    for row in rows:
+        content = json.dumps(row, sort_keys=True, default=str)
+        seen[content] += 1
+        found.append(hashlib.sha256(f"{key}\n{content}\n{seen[content]}".encode()).hexdigest())
+    return found
 
 
 # ── Writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -2,15 +2,15 @@
 
 Nothing here sends, waits or blocks: each method is a generator of `Step`s, which a transport takes. The way of the rows
 is asked for first (`GET /icetower/v1/me/delivery`). Then they go in requests of the rows door, each under a key that
-follows from the call's. What the agent has to commit itself goes by PyIceberg.
+follows from the call's; the tower writes them to the table, its log or its delta table. What the agent has to commit
+itself goes by PyIceberg.
 
-A request without an answer is sent again under its key and the same way: until the tower has said that it has not
-landed there, it is not sent another way.
+A request without an answer is sent again under its key. Where the contract has its rows go to another table by then,
+the tower is asked first whether it has landed in the one before.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import json
 from collections.abc import Sequence
@@ -19,11 +19,10 @@ from functools import partial
 from typing import Any, Literal
 
 from icetower.agent.asking import DOUBTFUL, Asker, refusal_in, table_path
-from icetower.agent.deliveries import GRANTS, require_taken
+from icetower.agent.deliveries import AGENT, CHANGE, EVENT_TIME, GRANTS, KEY, WRITTEN, Delivery, require_taken
 from icetower.agent.direct import Change, Direct, Where
-from icetower.agent.filling import Route, filled
-from icetower.agent.journal import Journal, Pending, Way
-from icetower.agent.keys import moment_ms, new_key, request_key
+from icetower.agent.journal import Journal, Pending
+from icetower.agent.keys import new_key, request_key
 from icetower.agent.recovery import Patience, Recovery
 from icetower.agent.rows import Piece, Rows, rows_of, together
 from icetower.agent.steps import Lost, Request, Steps, Work
@@ -54,16 +53,16 @@ class _Call:
     Attributes:
         pieces: the rows, with what is done with each.
         key: None until one is made.
-        moment: when the rows were made.
         pending: the journal's entry.
         requests: the rows by request, once the way is known.
         landed: of these, those that have landed; the next one is at hand.
-        kept: the way by which the request at hand was sent last.
+        kept: the table that the request at hand was written to last, so far as is known.
         doubtful: whether the request at hand may have landed.
         ever_doubtful: whether any request of the call was.
         least_s: what the last answer asked to wait.
         ways: how often the way has changed.
         young: whether the tower is known to remember the journal's key still.
+        whole: whether the rows of an upsert are known to be whole.
     """
 
     operation: Operation
@@ -73,16 +72,16 @@ class _Call:
     key: str | None
     ref: str
     where: Where
-    moment: dt.datetime
     pending: Pending | None = None
     requests: list[tuple[Piece, ...]] = field(default_factory=list[tuple[Piece, ...]])
     landed: list[Landed] = field(default_factory=list[Landed])
-    kept: Way | None = None
+    kept: str | None = None
     doubtful: bool = False
     ever_doubtful: bool = False
     least_s: float = 0.0
     ways: int = 0
     young: bool = False
+    whole: bool = False
 
     @property
     def count(self) -> int:
@@ -98,14 +97,19 @@ class _Call:
         assert self.key is not None
         return request_key(self.key, len(self.landed), len(self.requests))
 
+    def by_door(self, to: str) -> bool:
+        """Whether the rows go to a table by the rows door, or the agent commits them itself."""
+        return to != self.table or self.acts == ("append",)
+
+    def committed(self, to: str, key: str, snapshot_id: int | None, *, again: bool) -> Written:
+        """What came of rows that the agent has committed itself."""
+        assert self.key is not None
+        outcome: Outcome = "replayed" if again else "committed"
+        landed = Landed(key, snapshot_id, None, outcome, self.count, 1)
+        return Written(self.operation, self.table, to, outcome, snapshot_id, self.key, self.count, (landed,))
+
     def doubt(self) -> None:
         self.doubtful = self.ever_doubtful = True
-
-    def keep(self, key: str) -> None:
-        self.key = key
-        made_ms = moment_ms(key)
-        assert made_ms is not None
-        self.moment = dt.datetime.fromtimestamp(made_ms / 1000, dt.UTC)
 
     def turn_to_next(self) -> None:
         """The next request is at hand. It was sent before if an earlier call had the journal's key."""
@@ -164,8 +168,7 @@ class Writer:
         """Do one thing with rows. Arguments and errors as of `Agent`'s methods."""
         Identifier.parse(table)
         rows = yield Work(partial(rows_of, given))
-        call = self._call(operation, table, ((operation, rows),), key)
-        call.keys, call.ref, call.where = tuple(keys), ref, where
+        call = _Call(operation, table, ((operation, rows),), tuple(keys), key, ref, where)
         return (yield from self._written(call))
 
     def write_together(self, table: str, given: Sequence[tuple[str, Any]], key: str | None) -> Steps[Written]:
@@ -174,22 +177,18 @@ class Writer:
         pieces: list[Piece] = []
         for act, each in given:
             pieces.append((act, (yield Work(partial(rows_of, each)))))
-        call = self._call("transaction", table, tuple(piece for piece in pieces if piece[1].count), key)
-        if call.count and len((yield Work(partial(_requests_of_all, call.pieces, self._rows_max)))) > 1:
+        call = _Call("transaction", table, tuple(piece for piece in pieces if piece[1].count), (), key, "main", "")
+        if call.count and len((yield Work(partial(_whole_of(call.pieces).requests, self._rows_max)))) > 1:
             raise UsageError(
                 f"the {call.count} rows of the transaction do not fit into one request, and only a request lands as a "
                 "whole; leave some out, or append them without a transaction"
             )
         return (yield from self._written(call))
 
-    def _call(self, operation: Operation, table: str, pieces: tuple[Piece, ...], key: str | None) -> _Call:
-        now = dt.datetime.fromtimestamp(self._patience.ambient.now_ms() / 1000, dt.UTC)
-        return _Call(operation, table, pieces, (), key, "main", "", now)
-
     def _written(self, call: _Call) -> Steps[Written]:
         if not call.count and call.operation != "overwrite_partition":
             key = call.key or new_key(self._patience.ambient)
-            return Written(call.operation, call.table, "", call.table, "empty", None, key, 0)
+            return Written(call.operation, call.table, call.table, "empty", None, key, 0)
         fingerprint = ""
         if self._journal is not None:
             fingerprint = yield Work(partial(_fingerprint, call))
@@ -197,7 +196,7 @@ class Writer:
             call.pending = self._journal.claim(call.operation, call.table, fingerprint, call.key)
         try:
             if call.pending is not None and call.key is None:
-                call.keep(call.pending.key)
+                call.key = call.pending.key
             return (yield from self._carried_out(call, fingerprint))
         finally:
             if call.pending is not None and self._journal is not None:
@@ -222,13 +221,18 @@ class Writer:
         while True:
             try:
                 yield from self._require_young(call)
-                route = yield from self._route(call)
-                yield from self._begun(call, route.way, fingerprint)
-                recovery.key = recovery.key or call.request_key
-                if not self._by_door(call, route):
+                to = yield from self._destination(call)
+                if call.doubtful and call.kept not in (None, to):
+                    there = yield from self._there_before(call, recovery)
+                    if there is not None:
+                        return there
+                    call.doubtful = False
+                yield from self._begun(call, to, fingerprint)
+                if not call.by_door(to):
                     return (yield from self._directly(call))
+                yield from self._parted(call, recovery)
                 attempts += 1
-                return (yield from self._land(call, route, recovery.key, attempts))
+                return (yield from self._land(call, to, recovery.key, attempts))
             except _GivenUp as given:
                 yield from self._refused(call)
                 raise given.error from given
@@ -245,8 +249,7 @@ class Writer:
         return Written(
             call.operation,
             call.table,
-            call.kept.pattern,
-            call.kept.to,
+            call.kept,
             "appended" if new else "replayed",
             call.landed[-1].snapshot_id,
             call.key,
@@ -273,66 +276,80 @@ class Writer:
             )
         call.young = True
 
-    def _begun(self, call: _Call, way: Way, fingerprint: str) -> Steps[None]:
-        """The key is made, and the journal has it, with the way; the rows are parted."""
+    def _begun(self, call: _Call, to: str, fingerprint: str) -> Steps[None]:
+        """The key is made, and the journal has it, and the table that the rows go to."""
         journal, number = self._journal, len(call.landed)
         if journal is not None and call.pending is None:
             # Held before the step in which it is written.
-            call.pending = journal.fresh(call.operation, call.table, fingerprint, self._rows_max, way, call.key)
+            call.pending = journal.fresh(call.operation, call.table, fingerprint, self._rows_max, to, call.key)
             yield Work(partial(journal.begin, call.pending))
-        elif journal is not None and call.pending is not None and call.pending.way(number) != way:
-            call.pending = yield Work(partial(journal.moved, call.pending, number, way))
+        elif journal is not None and call.pending is not None and call.pending.way(number) != to:
+            call.pending = yield Work(partial(journal.moved, call.pending, number, to))
         if call.key is None:
-            call.keep(new_key(self._patience.ambient) if call.pending is None else call.pending.key)
-        call.kept = way
+            call.key = new_key(self._patience.ambient) if call.pending is None else call.pending.key
+        call.kept = to
+
+    def _parted(self, call: _Call, recovery: Recovery) -> Steps[None]:
+        """The rows are parted into requests, and the one at hand has its key."""
         if not call.requests:
             most = self._rows_max if call.pending is None else call.pending.most
-            parts: list[Rows] = yield Work(partial(_requests_of_all, call.pieces, most))
-            one = call.operation == "transaction" or not call.count
-            call.requests = [call.pieces] if one else [((call.acts[0], part),) for part in parts]
+            call.requests = yield Work(partial(_requests_of, call, most))
+        recovery.key = recovery.key or call.request_key
 
-    def _route(self, call: _Call) -> Steps[Route]:
-        found: Route | None = None
+    def _destination(self, call: _Call) -> Steps[str]:
+        """The table that the contract has the rows written to, once they may be."""
+        if call.doubtful:
+            self._asker.forget(call.table)
+        found: Delivery | None = None
         for granted in dict.fromkeys(_GRANTED[act] for act in call.acts):
             delivery = yield from self._asker.delivery(call.table, granted)
-            way = Way(delivery.written, delivery.pattern)
-            if call.doubtful and call.kept is not None:
-                way = call.kept
             for act in call.acts:
                 require_taken(delivery, act)
-            if found is not None and found.way.to != way.to:
+            if found is not None and found.written != delivery.written:
                 raise UsageError(
-                    f"contract {delivery.agent} takes the rows of the transaction different ways ({found.way.to}, "
-                    f"{way.to}), and only what goes into one table lands as a whole"
+                    f"contract {delivery.agent} has the rows of the transaction go to {found.written} and to "
+                    f"{delivery.written}, and only what goes into one table lands as a whole"
                 )
-            found = found or Route(delivery, way, (yield from self._asker.columns(way.to)))
+            found = delivery
         assert found is not None
-        if found.through and call.ref != "main":
-            raise UsageError(f"the rows of {call.table} go through {found.way.to}, which has no branch {call.ref}")
-        return found
-
-    def _by_door(self, call: _Call, route: Route) -> bool:
-        if route.through or call.acts == ("append",):
-            return True
-        if call.operation == "transaction":
+        to = found.written
+        if to != call.table and call.ref != "main":
+            raise UsageError(f"the rows of {call.table} go through {to}, which has no branch {call.ref}")
+        if call.operation == "transaction" and not call.by_door(to):
             raise UsageError(
                 f"a transaction on {call.table} takes appends alone: this agent commits each upsert and delete itself. "
                 "Through a delta table (pattern: collector) all of them go into one request"
             )
-        return False
+        if to != call.table and "upsert" in call.acts and not call.whole:
+            _require_whole(call, (yield from self._asker.columns(to)))
+            call.whole = True
+        return to
+
+    def _there_before(self, call: _Call, recovery: Recovery) -> Steps[Landed | Written | None]:
+        """Whether the request at hand has landed in the table that it was written to before."""
+        assert call.kept is not None
+        assert call.key is not None
+        if call.by_door(call.kept):
+            yield from self._parted(call, recovery)
+            snapshot_id = yield from self._asker.landed(call.kept, recovery.key, call.ref)
+            count = sum(rows.count for _, rows in call.requests[len(call.landed)])
+            landed = Landed(recovery.key, snapshot_id, None, "replayed", count, 0)
+            return None if snapshot_id is None else landed
+        snapshot_id = yield from self._asker.landed(call.kept, call.key, call.ref)
+        return None if snapshot_id is None else call.committed(call.kept, call.key, snapshot_id, again=True)
 
     # -- sending --------------------------------------------------------------------------------------------------
 
-    def _land(self, call: _Call, route: Route, key: str, attempts: int) -> Steps[Landed]:
+    def _land(self, call: _Call, to: str, key: str, attempts: int) -> Steps[Landed]:
         """Send the request at hand once. Raises its refusal."""
         pieces = call.requests[len(call.landed)]
-        kind, body = yield Work(partial(_encoded, pieces, route, call.request_key, call.moment))
+        kind, body = yield Work(partial(_encoded, pieces))
+        params = {"operation": pieces[0][0]} | ({} if call.ref == "main" else {"ref": call.ref})
         headers = {"Content-Type": kind, "Idempotency-Key": key}
-        params = {} if call.ref == "main" else {"ref": call.ref}
         call.least_s = 0.0
         try:
             response = yield from self._asker.sent(
-                Request("POST", f"{table_path(route.way.to)}/rows", params, headers, body)
+                Request("POST", f"{table_path(call.table)}/rows", params, headers, body)
             )
         except Lost as lost:
             if lost.sent:
@@ -346,10 +363,14 @@ class Writer:
         try:
             answer = json.loads(response.body)
             outcome: Outcome = "replayed" if answer["outcome"] == "replayed" else "appended"
-            return Landed(key, answer["snapshot-id"], answer["sequence-number"], outcome, answer["rows"], attempts)
+            call.kept = str(answer["table"])
+            landed = Landed(key, answer["snapshot-id"], answer["sequence-number"], outcome, answer["rows"], attempts)
         except (ValueError, KeyError, TypeError) as error:
             call.doubt()
             raise UpstreamFailed(f"the answer is none of a tower's ({error!r})", rule="client.connection") from error
+        if call.kept != to:  # the contract has changed since it was asked for
+            self._asker.forget(call.table)
+        return landed
 
     def _directly(self, call: _Call) -> Steps[Written]:
         """Commit by PyIceberg, whose refusals `send` has dealt with before it raises one."""
@@ -376,19 +397,7 @@ class Writer:
                 # Of what has landed, the tower says none of these.
                 call.ever_doubtful = not (isinstance(refusal, UsageError) or refusal.status in (400, 403, 404))
                 raise _GivenUp(refusal) from refusal
-        outcome: Outcome = "replayed" if sent.again else "committed"
-        landed = Landed(sent.key, sent.snapshot_id, None, outcome, rows.count, 1)
-        return Written(
-            call.operation,
-            call.table,
-            sent.pattern,
-            sent.table,
-            outcome,
-            sent.snapshot_id,
-            call.key,
-            rows.count,
-            (landed,),
-        )
+        return call.committed(sent.table, sent.key, sent.snapshot_id, again=sent.again)
 
     # -- refusals -------------------------------------------------------------------------------------------------
 
@@ -400,11 +409,9 @@ class Writer:
 
     def _may_retry(self, call: _Call, refusal: IcetowerError, recovery: Recovery, failures: int) -> Steps[bool]:
         if not _says_nothing(refusal):
-            self._asker.forget(call.table, *(() if call.kept is None else (call.kept.to,)))
-        if refusal.rule == "contract.pattern" and call.ways < WAYS_MAX:
-            # Before it asks the contract, the tower has looked whether the request has landed.
-            call.ways += 1
-            call.doubtful = False
+            self._asker.forget(call.table, *(() if call.kept is None else (call.kept,)))
+        if refusal.rule in ("contract.pattern", "rows.operation") and call.ways < WAYS_MAX:
+            call.ways += 1  # the contract has changed since it was asked for
             return True
         if failures >= self._patience.attempts_max:
             return False
@@ -440,12 +447,32 @@ def _says_nothing(refusal: IcetowerError) -> bool:
     return doubtful or isinstance(refusal, TooManyRequests)
 
 
-def _requests_of_all(pieces: tuple[Piece, ...], rows_max: int) -> list[Rows]:
-    return together([rows for _, rows in pieces]).requests(rows_max)
+def _requests_of(call: _Call, rows_max: int) -> list[tuple[Piece, ...]]:
+    if call.operation == "transaction":
+        return [call.pieces]
+    ((act, rows),) = call.pieces
+    return [((act, part),) for part in rows.requests(rows_max)]
 
 
-def _encoded(pieces: tuple[Piece, ...], route: Route, key: str, moment: dt.datetime) -> tuple[str, bytes]:
-    return filled(pieces, route, key, moment).body()
+def _encoded(pieces: tuple[Piece, ...]) -> tuple[str, bytes]:
+    return _whole_of(pieces).body()
+
+
+def _whole_of(pieces: tuple[Piece, ...]) -> Rows:
+    """Rows as those of one request, each with what is done with it where that differs."""
+    if len({act for act, _ in pieces}) == 1:
+        return together([rows for _, rows in pieces])
+    changes = {"append": "upsert", "upsert": "upsert", "delete": "delete"}
+    return together([rows.with_text(CHANGE, changes[act]) for act, rows in pieces])
+
+
+def _require_whole(call: _Call, columns: Sequence[str]) -> None:
+    """Raises `UsageError` for an upsert that would leave columns of its rows empty."""
+    wanted = [name for name in columns if name not in (EVENT_TIME, AGENT, CHANGE, WRITTEN, KEY)]
+    missing = {name for act, rows in call.pieces if act == "upsert" for name in rows.lacking(wanted)}
+    if missing:
+        names = ", ".join(name for name in wanted if name in missing)
+        raise UsageError(f"an upsert replaces whole rows, and these lack {names} of {call.table}")
 
 
 def _fingerprint(call: _Call) -> str:

@@ -28,11 +28,10 @@ class Landed:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The rows are where their pattern takes them, once.
+    """The rows are where the contract takes them, once.
 
     Attributes:
         operation, table: of the call.
-        pattern: by which they went.
         written_to: the table that they were written to: the log or delta table, or the table itself.
         outcome: ``appended`` by the rows door, ``committed`` by PyIceberg; ``replayed`` where all of them were there
             already, from an earlier call under the key; ``empty`` where there were none, and nothing was sent.
@@ -43,7 +42,6 @@ class Written:
 
     operation: Operation
     table: str
-    pattern: str
     written_to: str
     outcome: Outcome
     snapshot_id: int | None
