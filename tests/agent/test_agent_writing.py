@@ -252,6 +252,7 @@ def test_a_key_that_was_rolled_back_gives_way_to_the_next(tower: ScriptedTower, 
     done = agent.append(numbers(1), key=key)
     assert [request.headers["Idempotency-Key"] for request in tower.doors] == [key, next_key(key)]
     assert (done.key, done.requests[0].key) == (key, next_key(key))
+    assert [request.params.get("seed") for request in tower.doors] == [None, key]  # by which the rows keep theirs
 
 
 def test_partitions_are_asked_for(tower: ScriptedTower, agent: ScriptedAgent) -> None:

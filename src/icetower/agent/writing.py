@@ -345,6 +345,8 @@ class Writer:
         pieces = call.requests[len(call.landed)]
         kind, body = yield Work(partial(_encoded, pieces))
         params = {"operation": pieces[0][0]} | ({} if call.ref == "main" else {"ref": call.ref})
+        if key != call.request_key:  # the rows keep their own keys
+            params["seed"] = call.request_key
         headers = {"Content-Type": kind, "Idempotency-Key": key}
         call.least_s = 0.0
         try:

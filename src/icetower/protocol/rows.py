@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -53,6 +53,7 @@ class RowsRequest:
         fingerprint: stands for the rows: equal for a retry.
         size_bytes: of the body.
         count: of the rows.
+        seed: of the rows' own keys, where that is not the request's key.
     """
 
     ref: str
@@ -64,6 +65,7 @@ class RowsRequest:
     size_bytes: int
     count: int
     act: Act = Act.APPEND
+    seed: str | None = None
 
 
 def parse_rows(data: bytes, content_type: str, ref: str | None, operation: str | None = None) -> RowsRequest:
@@ -117,6 +119,14 @@ def parse_rows(data: bytes, content_type: str, ref: str | None, operation: str |
         len(rows),
         act if asked is None else _act(asked),
     )
+
+
+def seeded(request: RowsRequest, seed: str | None) -> RowsRequest:
+    """A request whose rows have keys of their own by what the URL says in `seed`, in place of the request's key.
+
+    Rows that are written anew, since their log was rolled back, go under another key: they keep theirs.
+    """
+    return request if seed is None else replace(request, seed=_text(seed, "seed"))
 
 
 def _lines(data: bytes) -> tuple[JSONRow, ...]:
