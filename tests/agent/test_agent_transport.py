@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -156,20 +159,35 @@ class Hurried(SystemAmbient):
         return -1.0
 
 
+def answer(document: Any) -> bytes:
+    body = json.dumps(document).encode()
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
+DELIVERY = answer(
+    {
+        "table": "a.t",
+        "operation": "append",
+        "agent": "c",
+        "pattern": "direct",
+        "through": None,
+        "blind": True,
+        "key_columns": [],
+        "slot": None,
+        "now_ms": 0,
+    }
+)
+LANDED = answer({"table": "a.t", "snapshot-id": 5, "sequence-number": 1, "outcome": "replayed", "rows": 1})
+CONFIG = answer({"idempotency-key-lifetime": "PT1H"})
+
+
 def test_a_call_that_is_cancelled_leaves_its_key(server: Server, tmp_path: Path) -> None:
     """Its request may have arrived: the same call, made again, goes under the same key."""
-    delivery = b'{"table": "a.t", "operation": "append", "agent": "c", "pattern": "direct", "through": null, '
-    delivery += b'"blind": true, "key_columns": [], "slot": null, "now_ms": 0}'
-    landed = b'{"table": "a.t", "snapshot-id": 5, "sequence-number": 1, "outcome": "replayed", "rows": 1}'
-    config = b'{"idempotency-key-lifetime": "PT1H"}'
-
-    def answer(body: bytes) -> bytes:
-        return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
 
     async def run() -> None:
         agent = AsyncAgent(server.uri, journal=tmp_path / "journal", patience=Patience(ambient=Hurried()))
         async with agent:
-            server.answers = [answer(delivery), ...]
+            server.answers = [DELIVERY, ...]
             call = asyncio.ensure_future(agent.append("a.t", {"x": 1}))
             while len(server.heads) < 2:
                 await asyncio.to_thread(server.asked.wait, 0.01)
@@ -178,7 +196,7 @@ def test_a_call_that_is_cancelled_leaves_its_key(server: Server, tmp_path: Path)
                 await call
             assert agent.journal is not None
             (pending,) = agent.journal.pending()
-            server.answers = [answer(config), answer(delivery), answer(landed)]
+            server.answers = [CONFIG, DELIVERY, LANDED]
             done = await agent.append("a.t", {"x": 1})
             assert (done.outcome, done.key) == ("replayed", pending.key)
             assert agent.journal.pending() == ()
@@ -197,3 +215,44 @@ def test_no_answer_within_the_time(server: Server) -> None:
     ):
         agent.append("a.t", {"x": 1})
     assert not isinstance(raised.value, CommitStateUnknown)  # nothing of rows was sent yet
+
+
+BARE = """
+import sys
+
+for name in ("pyarrow", "pandas", "numpy", "pyiceberg", "orjson", "sqlalchemy", "starlette"):
+    sys.modules[name] = None  # as where it is not installed
+
+from dataclasses import dataclass
+from icetower import Agent
+from icetower.errors import UsageError
+
+
+@dataclass
+class Row:
+    x: int
+
+
+class Frame:
+    __arrow_c_stream__ = None
+
+
+with Agent(sys.argv[1], journal=sys.argv[2]) as agent:
+    print(agent.append("a.t", Row(1)).snapshot_id)
+    for call, rows in ((agent.append, Frame()), (agent.upsert, {"x": 1})):
+        try:
+            call("a.t", rows)
+        except UsageError as error:
+            print(error)
+"""
+
+
+def test_the_bare_package_is_enough_for_rows_of_python(server: Server, tmp_path: Path) -> None:
+    server.answers = [DELIVERY, LANDED, DELIVERY]
+    arguments = [sys.executable, "-c", BARE, server.uri, str(tmp_path / "journal")]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    snapshot, frame, upsert = done.stdout.splitlines()
+    assert snapshot == "5"
+    assert frame == "rows in this form need pyarrow; install it, or pass mappings or dataclasses"
+    assert upsert.startswith("rows in this form need pyarrow")
