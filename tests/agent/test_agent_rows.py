@@ -209,26 +209,29 @@ class Stream:
 PLAIN = pa.table({"l": [1, None, 3], "s": ["a", "b", None]})
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        PLAIN,
-        PLAIN.to_batches()[0],
-        PLAIN.to_reader(),
-        Stream(PLAIN),
-        pa.concat_tables([PLAIN.slice(0, 1), PLAIN.slice(1, 2)]),
-        PLAIN.cast(pa.schema([("l", pa.int16()), ("s", pa.large_string())])),
-        PLAIN.set_column(1, "s", PLAIN["s"].dictionary_encode()),
-        PLAIN.set_column(1, "s", pa.array(["a", "b", None], pa.string_view())),
-        PLAIN.set_column(0, "l", pa.RunEndEncodedArray.from_arrays([1, 2, 3], pa.array([1, None, 3]))),
-        PLAIN.append_column("li", pa.nulls(3)),
-        pd.DataFrame({"l": pd.array([1, None, 3], "Int64"), "s": ["a", "b", None]}),
-        pd.DataFrame({"l": pd.array([1, None, 3], "Int64"), "s": pd.Categorical(["a", "b", None])}),
-        pd.DataFrame({"l": pd.array([0, 1, None, 3], "Int64"), "s": ["z", "a", "b", None]}).iloc[1:],
-        pd.DataFrame({"s": ["a", "b", None]}, index=pd.Index(pd.array([1, None, 3], "Int64"), name="l")),
-    ],
-    ids=str,
-)
+FORMS: dict[str, Any] = {
+    "table": PLAIN,
+    "batch": PLAIN.to_batches()[0],
+    "reader": PLAIN.to_reader(),
+    "Arrow stream": Stream(PLAIN),
+    "table in chunks": pa.concat_tables([PLAIN.slice(0, 1), PLAIN.slice(1, 2)]),
+    "narrow and large types": PLAIN.cast(pa.schema([("l", pa.int16()), ("s", pa.large_string())])),
+    "dictionary": PLAIN.set_column(1, "s", PLAIN["s"].dictionary_encode()),
+    "view": PLAIN.set_column(1, "s", pa.array(["a", "b", None], pa.string_view())),
+    "runs": PLAIN.set_column(0, "l", pa.RunEndEncodedArray.from_arrays([1, 2, 3], pa.array([1, None, 3]))),
+    "column of nulls": PLAIN.append_column("li", pa.nulls(3)),
+    "pandas": pd.DataFrame({"l": pd.array([1, None, 3], "Int64"), "s": ["a", "b", None]}),
+    "pandas category": pd.DataFrame({"l": pd.array([1, None, 3], "Int64"), "s": pd.Categorical(["a", "b", None])}),
+    "pandas with an index that lacks a row": pd.DataFrame(
+        {"l": pd.array([0, 1, None, 3], "Int64"), "s": ["z", "a", "b", None]}
+    ).iloc[1:],
+    "pandas with a named index": pd.DataFrame(
+        {"s": ["a", "b", None]}, index=pd.Index(pd.array([1, None, 3], "Int64"), name="l")
+    ),
+}
+
+
+@pytest.mark.parametrize("rows", FORMS.values(), ids=FORMS.keys())
 def test_tables_and_frames_arrive_as_they_are(rows: Any) -> None:
     assert [given_only(row) for row in read(rows)] == [{"l": 1, "s": "a"}, {"s": "b"}, {"l": 3}]
 
