@@ -34,7 +34,7 @@ from icetower.errors import (
     KeyMisused,
     NotAuthenticated,
     TooManyRequests,
-    UpstreamFailed,
+    Unavailable,
     UsageError,
 )
 from icetower.protocol.names import Identifier
@@ -369,7 +369,7 @@ class Writer:
             landed = Landed(key, answer["snapshot-id"], answer["sequence-number"], outcome, answer["rows"], attempts)
         except (ValueError, KeyError, TypeError) as error:
             call.doubt()
-            raise UpstreamFailed(f"the answer is none of a tower's ({error!r})", rule="client.connection") from error
+            raise Unavailable(f"the answer is none of a tower's ({error!r})", rule="client.connection") from error
         if call.kept != to:  # the contract has changed since it was asked for
             self._asker.forget(call.table)
         return landed
