@@ -13,10 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from icetower.agent.deliveries import Sent
 from icetower.agent.journal import DEAD_LINES_MAX, Journal, Pending
 from icetower.agent.keys import new_key
 from icetower.agent.steps import Pause, Request
-from icetower.errors import CommitStateUnknown, Forbidden, KeyMisused, UsageError
+from icetower.errors import (
+    CommitConflict,
+    CommitStateUnknown,
+    Forbidden,
+    IcetowerError,
+    KeyMisused,
+    Unavailable,
+    UsageError,
+)
 from tests.agent.scripted_tower import (
     LOST_AFTER,
     LOST_BEFORE,
@@ -251,6 +260,42 @@ def test_what_was_refused_leaves_no_key(path: Path, answer: Answer) -> None:
         agent.append(numbers(4))
     assert agent.journal is not None
     assert len(agent.journal.pending()) == 1
+
+
+@pytest.mark.parametrize(
+    ("refusal", "heard", "pending"),
+    [
+        (Unavailable("away", rule="client.connection"), CommitStateUnknown, 1),
+        (CommitStateUnknown("perhaps"), CommitStateUnknown, 1),
+        (CommitConflict("stale"), CommitConflict, 1),
+        (Forbidden("not yours", rule="contract.partitions"), Forbidden, 0),
+        (UsageError("no such column"), UsageError, 0),
+    ],
+)
+def test_what_the_agent_commits_itself_keeps_its_key_while_it_may_be_there(
+    path: Path, monkeypatch: pytest.MonkeyPatch, refusal: IcetowerError, heard: type[IcetowerError], pending: int
+) -> None:
+    agent = ScriptedAgent(ScriptedTower(), path)
+    assert agent.journal is not None
+    keys: list[str] = []
+    answers: list[Any] = [refusal, Sent("direct", "shop.p", "k", again=True, snapshot_id=5)]
+
+    def write(change: Any, operation: str, token: str | None) -> Any:
+        keys.append(change.key)
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(agent.direct, "write", write)
+    with pytest.raises(heard):
+        agent.write("upsert", numbers(1))
+    assert len(agent.journal.pending()) == pending
+    done = agent.write("upsert", numbers(1))
+    assert (done.outcome, done.snapshot_id, done.written_to) == ("replayed", 5, "shop.p")
+    assert (keys[0] == keys[1] == done.key) == bool(pending)
+    assert agent.journal.pending() == ()
+    agent.close()
 
 
 def test_rows_are_parted_as_they_were(path: Path) -> None:

@@ -235,7 +235,7 @@ class Writer:
                 return (yield from self._land(call, to, recovery.key, attempts))
             except _GivenUp as given:
                 yield from self._refused(call)
-                raise given.error from given
+                raise self._last(call, given.error) from given
             except IcetowerError as refusal:
                 failures += not isinstance(refusal, TooManyRequests)
                 if not (yield from self._may_retry(call, refusal, recovery, failures)):
