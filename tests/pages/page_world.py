@@ -32,6 +32,8 @@ from icetower.gateway.settings import Settings, load_settings
 from icetower.protocol.appends import parse_append
 from icetower.protocol.checks import IntentRequest, parse_check
 from icetower.protocol.landings import parse_fence
+from icetower.protocol.row_limits import JSON_TYPE
+from icetower.protocol.rows import parse_rows
 from icetower_client_model.cases import Case
 from icetower_simulator.experiments import parse as parse_experiment
 from tests.pages.page_blocks import ROOT, Block
@@ -259,6 +261,15 @@ def _append_answer(document: Any) -> None:
     assert document.keys() == {"snapshot-id", "sequence-number", "outcome", "group-size", "files", "queue-wait-ms"}
 
 
+def _rows_request(document: Any) -> None:
+    assert parse_rows(json.dumps(document).encode(), JSON_TYPE, None).count == len(document["rows"])
+
+
+def _rows_answer(document: Any) -> None:
+    names = {"table", "snapshot-id", "sequence-number", "outcome", "group-size", "rows", "queue-wait-ms"}
+    assert document.keys() == names
+
+
 def _dry_run_request(document: Any) -> None:
     found = parse_check(json.dumps(document).encode())
     assert isinstance(found, IntentRequest)
@@ -318,6 +329,8 @@ CHECKS: Mapping[str, Callable[[Any], None]] = {
     "refusal": _refusal,
     "append request": _append_request,
     "append answer": _append_answer,
+    "rows request": _rows_request,
+    "rows answer": _rows_answer,
     "dry run request": _dry_run_request,
     "dry run answer": _dry_run_answer,
     "landed answer": _landed_answer,

@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from icetower.protocol.rows import ARROW_TYPE, JSON_TYPE, RowsRequest, parse_rows
+from icetower.protocol.row_limits import ARROW_TYPE, JSON_TYPE
+from icetower.protocol.rows import RowsRequest, parse_rows
 
 UUID = "0198c1a2-0000-7000-8000-000000000001"
 

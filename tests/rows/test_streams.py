@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from icetower.errors import BadRequest, IcetowerError
-from icetower.protocol.arrow_streams import ROWS_MAX, rows_of_stream
-from icetower.protocol.rows import ARROW_TYPE, JSON_TYPE, NDJSON_TYPES, parse_rows
+from icetower.protocol.arrow_streams import rows_of_stream
+from icetower.protocol.row_limits import ARROW_TYPE, JSON_TYPE, NDJSON_TYPES, ROWS_MAX
+from icetower.protocol.rows import parse_rows
 from icetower.rows.arrow_streams import read_stream
 from icetower.rows.decoding import decoded
 from icetower.rows.schemas import row_schema

@@ -25,8 +25,8 @@ from icetower.contracts.terms import Layout
 from icetower.iceberg.manifests import DATA
 from icetower.iceberg.partitions import PartitionField, PartitionSpec, spec_of
 from icetower.iceberg.schemas import read_as
-from icetower.protocol.arrow_streams import ROWS_MAX
 from icetower.protocol.names import Identifier
+from icetower.protocol.row_limits import ROWS_MAX
 from icetower.protocol.rows import RowsRequest
 from icetower.recent import IdentityKey
 from icetower.registry.principals import Principal

@@ -1,5 +1,12 @@
 """The Python SDK for agents and their operators: light, over HTTP, without the server's dependencies.
 
+from icetower import Agent
+
+with Agent("http://127.0.0.1:8181", token=secret, journal="orders.journal") as agent:
+    agent.append("sales.orders", rows)
+
+What it consists of is there, too:
+
 from icetower.agent import Tower, new_key, keyed
 
 tower = Tower("http://127.0.0.1:8181", token=secret)
@@ -11,6 +18,7 @@ tower.append("sales.orders", [DataFile.of_parquet("orders.parquet")], key=new_ke
 `carry_out` does such work, and after a refusal takes the refusal's next step.
 """
 
+from icetower.agent.agents import Agent, AsyncAgent
 from icetower.agent.appends import Appended, DataFile
 from icetower.agent.client import Tower
 from icetower.agent.deliveries import Delivery, Sent, Slot
@@ -20,9 +28,12 @@ from icetower.agent.merged_view import merged_view
 from icetower.agent.recovery import Patience, carry_out, refusal_of
 from icetower.agent.sending import send
 from icetower.agent.slots import wait_for_slot
+from icetower.agent.written import Landed, Written
 
 __all__ = [
+    "Agent",
     "Appended",
+    "AsyncAgent",
     "DataFile",
     "Delivery",
     "Landed",
@@ -30,6 +41,7 @@ __all__ = [
     "Sent",
     "Slot",
     "Tower",
+    "Written",
     "carry_out",
     "having_read",
     "keyed",

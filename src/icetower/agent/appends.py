@@ -122,12 +122,18 @@ class Appended:
     attempts: int
 
 
+def checked_token(token: str | None) -> str | None:
+    """The token. Raises `UsageError` where it would break the head of a request."""
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise UsageError("the token has characters that are not allowed in a token; copy it again from its source")
+    return token
+
+
 class Appender:
     """Sends appends, and repeats them with the same key after temporary failures."""
 
     def __init__(self, channel: Channel, token: str | None, ambient: Ambient | None = None) -> None:
-        if token is not None and not (token.isascii() and token.isprintable()):
-            raise UsageError("the token has characters that are not allowed in a token; copy it again from its source")
+        checked_token(token)
         self._channel = channel
         self._headers = "Content-Type: application/json\r\n"
         self._headers += "" if token is None else f"Authorization: Bearer {token}\r\n"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from icetower.errors import UsageError
 from icetower.protocol.marks import AGENT_COLUMN, CHANGE_COLUMN, EVENT_TIME_COLUMN, KEY_COLUMN, WRITTEN_COLUMN
 
 DIRECT, SCHEDULER, MEDIATOR, COLLECTOR = "direct", "scheduler", "mediator", "collector"
@@ -107,6 +108,7 @@ class Sent:
         key: under which they are there once.
         slot: in which they were written, if they were.
         again: whether they were there already, from an earlier send under the key.
+        snapshot_id: in which they are there, as far as the table tells.
     """
 
     pattern: str
@@ -114,3 +116,18 @@ class Sent:
     key: str
     slot: Slot | None = None
     again: bool = False
+    snapshot_id: int | None = None
+
+
+def require_taken(delivery: Delivery, act: str) -> None:
+    """Raises `UsageError` where the pattern does not take what is to be done with the rows."""
+    if delivery.pattern == MEDIATOR and act == "delete":
+        raise UsageError(
+            f"a write-ahead log takes no deletes, and the rows of {delivery.table} come through {delivery.through}; "
+            "the patterns direct, scheduler and collector delete"
+        )
+    if delivery.pattern in (MEDIATOR, COLLECTOR) and act == "overwrite_partition":
+        raise UsageError(
+            f"no partition is overwritten through {delivery.through}, by which the rows of {delivery.table} come; the "
+            "patterns direct and scheduler overwrite"
+        )

@@ -25,10 +25,29 @@ def next_key(key: str) -> str:
     Always the same one: the write is sent once more under its own key by whoever has lost the answer, and must come by
     the same way to the key under which it has landed. Of a UUID of version 7 it is one of the same time.
     """
-    digest = hashlib.sha256(f"icetower: the key after {key}".encode("utf-8", "surrogatepass")).hexdigest()
-    if _UUID7.fullmatch(key) is None:
-        return digest[:32]
-    return f"{key[:15]}{digest[:3]}-{key[19]}{digest[3:6]}-{digest[6:18]}"
+    digest = _digest(f"icetower: the key after {key}")
+    return digest[:32] if _UUID7.fullmatch(key) is None else _uuid7(key, digest)
+
+
+def request_key(key: str, number: int, of: int) -> str:
+    """The key of one of the requests in which rows are sent under a key: always the same one, a UUID of version 7.
+
+    The only request of rows goes under their own key, if that is such a UUID.
+    """
+    is_uuid = _UUID7.fullmatch(key) is not None
+    if of == 1 and is_uuid:
+        return key
+    # The time of a text that is no UUID is not known. A key must never look newer than it is.
+    return _uuid7(key if is_uuid else "00000000-0000-7000-8000-", _digest(f"icetower: request {number} of {key}"))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _uuid7(like: str, digest: str) -> str:
+    """A UUID of version 7 of the same time as another one, with the bits of a digest."""
+    return f"{like[:15]}{digest[:3]}-{like[19]}{digest[3:6]}-{digest[6:18]}"
 
 
 _UUID7 = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-7[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}")

@@ -69,7 +69,8 @@ def merged_view(
     effective = newest.filter(pc.invert(pc.or_(deleted_later, _later(pc, newest[_STOOD], newest[TIME]))))
     untouched = stands.take(_places_without(pa, placed, effective, keys))
     places = effective.filter(pc.equal(effective[OPERATION], UPSERT))[_ORDER]
-    return pa.concat_tables([untouched, changes.take(places).select(stands.column_names)])
+    # Identifier fields are required in the table, and not in its delta table.
+    return pa.concat_tables([untouched, changes.take(places).select(stands.column_names)], promote_options="default")
 
 
 # ------------------------------------------------------------------------------------------------------- what is new

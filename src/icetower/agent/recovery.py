@@ -10,15 +10,16 @@ carry_out(write, tower, "sales.orders", operations=["append"], reason="the night
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from icetower.agent.client import Tower
 from icetower.agent.failures import error_of
 from icetower.agent.keys import new_key, next_key
+from icetower.agent.steps import Pause, Step, Steps, Work, driven
 from icetower.ambient import Ambient, SystemAmbient
-from icetower.errors import CommitConflict, IcetowerError, Unavailable
+from icetower.errors import CommitConflict, IcetowerError, TooManyRequests, Unavailable
 
 T = TypeVar("T")
 
@@ -38,12 +39,9 @@ class Retries:
     wait_max_s: float = 5.0
 
 
-def retries_of(tower: Tower) -> Retries | None:
-    """What the caller's contract says in `retries`; None if it says nothing, or the tower does not answer."""
-    try:
-        said = tower.me().get("retries")
-    except IcetowerError:
-        return None
+def retries_in(me: Mapping[str, Any]) -> Retries | None:
+    """What the caller's contract says in `retries`; None if it says nothing."""
+    said = me.get("retries")
     return None if said is None else Retries(said["attempts"], said["min_wait_ms"] / 1000, said["max_wait_ms"] / 1000)
 
 
@@ -60,6 +58,13 @@ class Patience:
     poll_s: float = POLL_S
     pause: Callable[[float], object] = field(default_factory=lambda: threading.Event().wait)
     ambient: Ambient = field(default_factory=SystemAmbient)
+
+    def take(self, step: Step) -> Any:
+        """Carry out a step of work whose requests a `Tower` sends."""
+        if isinstance(step, Pause):
+            return self.pause(step.seconds)
+        assert isinstance(step, Work)
+        return step.call()
 
 
 def carry_out(
@@ -98,17 +103,26 @@ def carry_out(
     Raises:
         IcetowerError: a refusal without a next step, or the last one when the patience is used up.
     """
-    run = _Run(tower, table, operations, reason, key or new_key(), authenticate, patience or Patience())
-    for _ in range(run.patience.attempts_max - 1):
+    limits, asked = patience or Patience(), _OfTower(tower)
+
+    def renew() -> None:
+        assert authenticate is not None
+        asked.tower = authenticate()
+
+    recovery = Recovery(
+        asked, table, operations, reason, key or new_key(), limits, None if authenticate is None else renew
+    )
+
+    for _ in range(limits.attempts_max - 1):
         try:
-            return work(run.tower, run.key)
+            return work(asked.tower, recovery.key)
         except Exception as raised:
             refusal = (understand or refusal_of)(raised)
             if refusal is None:
                 raise
-            if not run.may_retry(refusal):
+            if not driven(recovery.after(refusal), limits.take):
                 raise refusal from raised
-    return work(run.tower, run.key)
+    return work(asked.tower, recovery.key)
 
 
 def refusal_of(raised: BaseException) -> IcetowerError | None:
@@ -130,22 +144,65 @@ def refusal_of(raised: BaseException) -> IcetowerError | None:
     return None
 
 
-class _Run:
-    """The attempts of one piece of work."""
+class Control(Protocol):
+    """What is asked of the tower's control API after a refusal. Each raises `IcetowerError`."""
+
+    def me(self) -> Steps[Mapping[str, Any]]: ...
+
+    def request_partitions(
+        self, table: str, partitions: Sequence[str], *, operations: Sequence[str], reason: str
+    ) -> Steps[Mapping[str, Any]]: ...
+
+    def request(self, id_: str) -> Steps[Mapping[str, Any]]: ...
+
+    def escalations(self) -> Steps[Sequence[Mapping[str, Any]]]:
+        """Those that are open."""
+        ...
+
+
+class _OfTower:
+    """The control API by a `Tower`, whose calls block."""
+
+    def __init__(self, tower: Tower) -> None:
+        self.tower = tower
+
+    def me(self) -> Steps[Mapping[str, Any]]:
+        return (yield Work(lambda: self.tower.me()))
+
+    def request_partitions(
+        self, table: str, partitions: Sequence[str], *, operations: Sequence[str], reason: str
+    ) -> Steps[Mapping[str, Any]]:
+        return (
+            yield Work(lambda: self.tower.request_partitions(table, partitions, operations=operations, reason=reason))
+        )
+
+    def request(self, id_: str) -> Steps[Mapping[str, Any]]:
+        return (yield Work(lambda: self.tower.request(id_)))
+
+    def escalations(self) -> Steps[Sequence[Mapping[str, Any]]]:
+        return (yield Work(lambda: self.tower.escalations(state="open")))
+
+
+class Recovery:
+    """What is done about the refusals of one piece of work.
+
+    Attributes:
+        key: under which the work is tried next.
+    """
 
     def __init__(
         self,
-        tower: Tower,
+        control: Control,
         table: str,
         operations: Sequence[str],
         reason: str,
         key: str,
-        authenticate: Callable[[], Tower] | None,
         patience: Patience,
+        authenticate: Callable[[], object] | None = None,
     ) -> None:
-        self.tower = tower
         self.key = key
-        self.patience = patience
+        self._control = control
+        self._patience = patience
         self._table = table
         self._operations = operations
         self._reason = reason
@@ -153,52 +210,74 @@ class _Run:
         self._until_s = patience.ambient.monotonic_s() + patience.total_s
         self._retries: Retries | None = None
         self._retried = 0
+        self._held_back = 0
         self._granted: set[tuple[str, ...]] = set()
 
-    def may_retry(self, refusal: IcetowerError) -> bool:
-        """Take the refusal's next step; returns whether the work may be tried again."""
+    def after(self, refusal: IcetowerError, *, least_s: float = 0.0) -> Steps[bool]:
+        """Take the refusal's next step; returns whether the work may be tried again.
+
+        Args:
+            least_s: a retry waits for so many seconds at least, as the answer has said in `Retry-After`.
+        """
         match refusal.next_step:
+            case "refresh" | "retry" | "wait_until" if (
+                isinstance(refusal, TooManyRequests) and refusal.wait_until_ms is None
+            ):
+                return (yield from self._hold_back(least_s))
             case "refresh" | "retry":
-                return self._retry()
+                return (yield from self._retry(least_s))
             case "wait_until":
-                return self._wait(((refusal.wait_until_ms or 0) - self.patience.ambient.now_ms()) / 1000)
+                until_s = ((refusal.wait_until_ms or 0) - self._patience.ambient.now_ms()) / 1000
+                return (yield from self._wait(max(until_s, least_s)))
             case "new_key":
                 self.key = next_key(self.key)
                 return True
             case "request_partition":
-                return self._obtain_grant(refusal)
+                return (yield from self._obtain_grant(refusal))
             case "escalated_to":
-                return self._await_decision(lambda: not self._is_stopped())
+                return (yield from self._await_decision(self._is_released))
             case "authenticate" if self._authenticate is not None:
-                self.tower = self._authenticate()
+                yield Work(self._authenticate)
                 return True
             case _:
                 return False
 
-    def _retry(self) -> bool:
+    def _retry(self, least_s: float) -> Steps[bool]:
         """Wait for longer each time, unless the contract's retries are used up."""
         if self._retries is None:
-            self._retries = retries_of(self.tower) or Retries(self.patience.attempts_max)
+            try:
+                said = retries_in((yield from self._control.me()))
+            except IcetowerError:
+                said = None
+            self._retries = said or Retries(self._patience.attempts_max)
         if self._retried >= self._retries.attempts:
             return False
-        longest_s = min(self._retries.first_wait_s * 2.0**self._retried, self._retries.wait_max_s)
         self._retried += 1
-        return self._wait(longest_s * (0.5 + self.patience.ambient.uniform() / 2))
+        return (yield from self._wait(max(least_s, self._pause_s(self._retries, self._retried))))
 
-    def _wait(self, seconds: float) -> bool:
+    def _hold_back(self, least_s: float) -> Steps[bool]:
+        """Wait while the tower has too much on its way: it is no failure, so that it counts for no retry."""
+        self._held_back += 1
+        return (yield from self._wait(max(least_s, self._pause_s(Retries(0), self._held_back))))
+
+    def _pause_s(self, retries: Retries, number: int) -> float:
+        longest_s = min(retries.first_wait_s * 2.0 ** min(number - 1, 60), retries.wait_max_s)
+        return longest_s * (0.5 + self._patience.ambient.uniform() / 2)
+
+    def _wait(self, seconds: float) -> Steps[bool]:
         """Wait, if the patience allows it; returns whether it did."""
-        if self.patience.ambient.monotonic_s() + seconds > self._until_s:
+        if self._patience.ambient.monotonic_s() + seconds > self._until_s:
             return False
         if seconds > 0:
-            self.patience.pause(seconds)
+            yield Pause(seconds)
         return True
 
-    def _obtain_grant(self, refusal: IcetowerError) -> bool:
+    def _obtain_grant(self, refusal: IcetowerError) -> Steps[bool]:
         # Granted once and refused again: the contract was not changed accordingly.
         if refusal.partitions in self._granted:
             return False
         try:
-            asked = self.tower.request_partitions(
+            asked = yield from self._control.request_partitions(
                 self._table, refusal.partitions, operations=self._operations, reason=self._reason
             )
         except IcetowerError:  # it may not request partitions
@@ -206,23 +285,23 @@ class _Run:
         self._granted.add(refusal.partitions)
         answers: list[str] = []
 
-        def answered() -> bool:
-            answers.append(self.tower.request(asked["id"])["state"])
+        def answered() -> Steps[bool]:
+            answers.append((yield from self._control.request(asked["id"]))["state"])
             return answers[-1] != "open"
 
-        return self._await_decision(answered) and answers[-1] == "granted"
+        return (yield from self._await_decision(answered)) and answers[-1] == "granted"
 
-    def _is_stopped(self) -> bool:
-        return any(each["table"] == self._table for each in self.tower.escalations(state="open"))
+    def _is_released(self) -> Steps[bool]:
+        return all(each["table"] != self._table for each in (yield from self._control.escalations()))
 
-    def _await_decision(self, look: Callable[[], bool]) -> bool:
+    def _await_decision(self, look: Callable[[], Steps[bool]]) -> Steps[bool]:
         """Wait until a person has decided; returns False if the patience is used up before."""
         while True:
             try:
-                if look():
+                if (yield from look()):
                     return True
             except IcetowerError as error:
                 if error.next_step != "retry":
                     return False
-            if not self._wait(self.patience.poll_s):
+            if not (yield from self._wait(self._patience.poll_s)):
                 return False

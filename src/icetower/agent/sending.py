@@ -31,6 +31,7 @@ from icetower.agent.deliveries import (
     Delivery,
     Sent,
     Slot,
+    require_taken,
 )
 from icetower.agent.keys import keyed, reads
 from icetower.agent.recovery import Patience, carry_out
@@ -83,9 +84,11 @@ def send(
         delivery = in_time(using, table, GRANTS[operation], least_s, limits)
         target = catalog.load_table(delivery.written)
         # A write that was rolled back is sent again under another key, `now`; its rows keep theirs.
-        prepared = _prepared(rows, target.schema().as_arrow(), delivery, operation, key, limits)
-        again = _write(using, target, prepared, delivery, operation, tuple(keys) or delivery.key_columns, now)
-        return Sent(delivery.pattern, delivery.written, now, delivery.slot, again)
+        prepared = prepared_for(rows, target.schema().as_arrow(), delivery, operation, key, limits)
+        again, snapshot_id = _write(
+            using, target, prepared, delivery, operation, tuple(keys) or delivery.key_columns, now
+        )
+        return Sent(delivery.pattern, delivery.written, now, delivery.slot, again, snapshot_id)
 
     granted = [GRANTS[operation]]
     return carry_out(work, tower, table, operations=granted, reason=reason, key=key, patience=limits)
@@ -94,7 +97,7 @@ def send(
 # ── Rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _prepared(rows: Any, schema: Any, delivery: Delivery, operation: Act, key: str, limits: Patience) -> Any:
+def prepared_for(rows: Any, schema: Any, delivery: Delivery, operation: Act, key: str, limits: Patience) -> Any:
     """The rows with the columns of the table that they are written to, in its order and types."""
     pa = importlib.import_module("pyarrow")
     unknown = [name for name in rows.column_names if name not in schema.names]
@@ -143,21 +146,20 @@ def row_keys(rows: Sequence[Mapping[str, Any]], key: str) -> list[str]:
 
 def _write(
     tower: Tower, target: Any, rows: Any, delivery: Delivery, operation: Act, keys: Sequence[str], key: str
-) -> bool:
-    """Returns whether the rows were there already, as far as that is told."""
-    if delivery.pattern == MEDIATOR and operation == "delete":
-        raise UsageError(
-            f"a write-ahead log takes no deletes, and the rows of {delivery.table} come through {delivery.through}; "
-            "the patterns direct, scheduler and collector delete"
-        )
+) -> tuple[bool, int | None]:
+    """Returns whether the rows were there already, and in which snapshot they are, as far as that is told."""
+    require_taken(delivery, operation)
     if operation == "append" or delivery.pattern in (COLLECTOR, MEDIATOR):
         _require_one_partition_each(target, rows)
         if _is_plain(target) and (delivery.blind or delivery.through):
             files = [*_files(tower, target, delivery.written, rows)]
-            return bool(files) and tower.append(delivery.written, files, key=key).outcome == "replayed"
-        before = _snapshots_of(target, key)
+            if not files:
+                return False, None
+            done = tower.append(delivery.written, files, key=key)
+            return done.outcome == "replayed", done.snapshot_id
+        before = snapshots_of(target, key)
         target.append(rows, snapshot_properties=keyed(key, blind=delivery.blind))
-        return _snapshots_of(target, key) <= before
+        return landed_under(target, key, before)
     if not keys:
         raise UsageError(
             f"no columns identify a row of {delivery.table}; create it with identifier fields, or pass keys="
@@ -167,30 +169,36 @@ def _write(
     # PyIceberg writes moments of filters without their zone, which the tower cannot read.
     timed = any("timestamp" in str(rows.schema.field(name).type) for name in keys)
     said = keyed(key) | reads(target, True if timed or rows.num_rows > FILTERED_MAX else matching(rows, list(keys)))
-    before, own = target.metadata.current_snapshot_id, _snapshots_of(target, key)
+    head, before = target.metadata.current_snapshot_id, snapshots_of(target, key)
     if operation == "delete":
         target.delete(matching(rows, on), snapshot_properties=said)
     else:
         target.upsert(rows, on, snapshot_properties=said)
-    if target.metadata.current_snapshot_id == before:
-        _leave_key(target, said, operation)
-    return _snapshots_of(target, key) <= own
+    if target.metadata.current_snapshot_id == head:
+        leave_key(target, said, deletes=operation == "delete")
+    return landed_under(target, key, before)
 
 
-def _leave_key(target: Any, properties: Mapping[str, str], operation: Act) -> None:
+def leave_key(target: Any, properties: Mapping[str, str], *, deletes: bool) -> None:
     """Commit an empty snapshot. PyIceberg commits nothing that changes nothing, and without their key these rows would
     replace later ones if they are sent again."""
     with target.transaction() as transaction, transaction.update_snapshot(properties).overwrite() as empty:
-        if operation == "delete":
+        if deletes:
             # It would be an overwrite, or in an empty table an append, and the contract need not grant these.
             empty._operation = importlib.import_module("pyiceberg.table.snapshots").Operation.DELETE
 
 
-def _snapshots_of(target: Any, key: str) -> set[int]:
-    """The snapshots of a table that were committed under a key. One that lands has a new one; one that had landed, as
-    the tower then answers, has not."""
-    found = (each for each in target.metadata.snapshots if each.summary is not None)
-    return {each.snapshot_id for each in found if each.summary.additional_properties.get(KEY_MARK) == key}
+def landed_under(target: Any, key: str, before: Sequence[int]) -> tuple[bool, int | None]:
+    found = snapshots_of(target, key)
+    return set(found) <= set(before), found[-1] if found else None
+
+
+def snapshots_of(target: Any, key: str) -> list[int]:
+    """The snapshots of a table that were committed under a key, in their order. A write that lands has a new one; one
+    that had landed, as the tower then answers, has not."""
+    found = sorted(target.metadata.snapshots, key=lambda each: each.sequence_number or 0)
+    summaries = ((each.snapshot_id, each.summary) for each in found if each.summary is not None)
+    return [id_ for id_, summary in summaries if summary.additional_properties.get(KEY_MARK) == key]
 
 
 def _within(rows: Any, slot: Slot | None) -> tuple[str, ...]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from icetower.agent.client import Tower
 from icetower.agent.deliveries import Delivery, Slot
 from icetower.agent.recovery import Patience
+from icetower.agent.steps import Pause, Steps, Work, driven
 from icetower.errors import ContractViolation, UsageError
 
 
@@ -32,9 +35,18 @@ def wait_for_slot(
 
 def in_time(tower: Tower, table: str, operation: str, least_s: float, patience: Patience) -> Delivery:
     """The delivery of an operation once its rows may be written. Arguments and errors as of `wait_for_slot`."""
+
+    def ask() -> Steps[Delivery]:
+        return (yield Work(lambda: tower.delivery(table, operation, least_s=least_s)))
+
+    return driven(once_in_time(ask, table, operation, patience), patience.take)
+
+
+def once_in_time(ask: Callable[[], Steps[Delivery]], table: str, operation: str, patience: Patience) -> Steps[Delivery]:
+    """The same, where `ask` asks the tower for the delivery."""
     until_s = patience.ambient.monotonic_s() + patience.total_s
     while True:
-        found = tower.delivery(table, operation, least_s=least_s)
+        found = yield from ask()
         if found.slot is None or found.slot.starts_in_s <= 0:
             return found
         if patience.ambient.monotonic_s() + found.slot.starts_in_s > until_s:
@@ -45,4 +57,4 @@ def in_time(tower: Tower, table: str, operation: str, least_s: float, patience: 
                 next_step="wait_until",
                 wait_until_ms=found.slot.starts_ms,
             )
-        patience.pause(found.slot.starts_in_s)
+        yield Pause(found.slot.starts_in_s)

@@ -13,9 +13,7 @@ import struct
 from typing import NoReturn
 
 from icetower.errors import BadRequest, ValidationFailed
-
-ROWS_MAX = 10_000
-"""Rows of one request."""
+from icetower.protocol.row_limits import ROWS_MAX
 
 BATCHES_MAX = 1_000
 SCHEMA_MAX_BYTES = 512 * 1024

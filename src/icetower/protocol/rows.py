@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -23,15 +23,8 @@ from pydantic_core import from_json
 from icetower.errors import BadRequest, BodyTooLarge
 from icetower.protocol.appends import NAME_CHARACTERS_MAX
 from icetower.protocol.arrow_streams import check_count, rows_of_stream
+from icetower.protocol.row_limits import ARROW_TYPE, BODY_MAX_BYTES, JSON_TYPE, NDJSON_TYPES
 from icetower.protocol.wire import check_counts, read_object
-
-BODY_MAX_BYTES = 4 * 1024 * 1024
-CELLS_MAX = 500_000
-"""Values of one request: its rows times the columns of the table, those included that it leaves out."""
-
-JSON_TYPE = "application/json"
-NDJSON_TYPES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
-ARROW_TYPE = "application/vnd.apache.arrow.stream"
 
 JSONRow = dict[str, Any]
 
@@ -60,6 +53,7 @@ class RowsRequest:
         fingerprint: stands for the rows: equal for a retry.
         size_bytes: of the body.
         count: of the rows.
+        seed: of the rows' own keys, where that is not the request's key.
     """
 
     ref: str
@@ -71,6 +65,7 @@ class RowsRequest:
     size_bytes: int
     count: int
     act: Act = Act.APPEND
+    seed: str | None = None
 
 
 def parse_rows(data: bytes, content_type: str, ref: str | None, operation: str | None = None) -> RowsRequest:
@@ -124,6 +119,14 @@ def parse_rows(data: bytes, content_type: str, ref: str | None, operation: str |
         len(rows),
         act if asked is None else _act(asked),
     )
+
+
+def seeded(request: RowsRequest, seed: str | None) -> RowsRequest:
+    """A request whose rows have keys of their own by what the URL says in `seed`, in place of the request's key.
+
+    Rows that are written anew, since their log was rolled back, go under another key: they keep theirs.
+    """
+    return request if seed is None else replace(request, seed=_text(seed, "seed"))
 
 
 def _lines(data: bytes) -> tuple[JSONRow, ...]:

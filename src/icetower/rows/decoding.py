@@ -18,7 +18,8 @@ import orjson
 from icetower.counting import counted
 from icetower.errors import ValidationFailed
 from icetower.protocol.marks import KEY_COLUMN
-from icetower.protocol.rows import CELLS_MAX, JSONRow, RowsRequest
+from icetower.protocol.row_limits import CELLS_MAX
+from icetower.protocol.rows import JSONRow, RowsRequest
 from icetower.rows.arrow import compute, pyarrow
 from icetower.rows.arrow_streams import read_stream
 from icetower.rows.blocks import ArrowBlock, Block, PlainBlock

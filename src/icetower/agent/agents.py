@@ -1,0 +1,288 @@
+"""`Agent` and `AsyncAgent`: rows into tables, once, by the way that the contract says.
+
+with Agent("http://127.0.0.1:8181", token=secret, journal="prices.journal") as agent:
+    agent.append("shop.prices", [{"sku": "a", "price": Decimal("9.99")}])
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+from icetower.agent.asking import Asker, Credentials
+from icetower.agent.direct import Direct, Where
+from icetower.agent.journal import Journal
+from icetower.agent.recovery import Patience
+from icetower.agent.steps import driven, driven_async
+from icetower.agent.transport import AsyncTransport, Transport
+from icetower.agent.writing import Writer
+from icetower.agent.written import Written
+from icetower.errors import UsageError
+from icetower.protocol.row_limits import ROWS_MAX
+
+ANSWER_WITHIN_S = 60.0
+REASON = "rows of an agent"
+Token = str | Callable[[], str] | None
+JournalPath = str | os.PathLike[str] | None
+
+
+class _Parts:
+    """What an agent of either kind consists of, but for its transport."""
+
+    def __init__(
+        self, uri: str, token: Token, journal: JournalPath, reason: str, patience: Patience, rows_max: int
+    ) -> None:
+        if not 0 < rows_max <= ROWS_MAX:
+            raise UsageError(f"rows_max is {rows_max}; a request takes 1 to {ROWS_MAX} rows")
+        asker = Asker(Credentials(token), patience)
+        self.direct = Direct(uri, reason=reason, patience=patience)
+        # Last, for nobody closes it where something else is wrong.
+        self.journal = None if journal is None else Journal(journal, ambient=patience.ambient)
+        self.writer = Writer(
+            asker, self.direct, reason=reason, patience=patience, journal=self.journal, rows_max=rows_max
+        )
+
+    def close(self) -> None:
+        self.direct.close()
+        if self.journal is not None:
+            self.journal.close()
+
+
+class _Transaction:
+    """What is to be done with rows of one table, together.
+
+    Attributes:
+        written: what came of it, after its block.
+    """
+
+    def __init__(self, key: str | None) -> None:
+        self.written: Written | None = None
+        self._key = key
+        self._table: str | None = None
+        self._given: list[tuple[str, Any]] = []
+
+    def append(self, table: str, rows: Any) -> None:
+        """Add rows. Raises `UsageError` for another table than the first one."""
+        self._take("append", table, rows)
+
+    def upsert(self, table: str, rows: Any) -> None:
+        """Put rows in place of those with the same keys; where the table's rows go through a delta table."""
+        self._take("upsert", table, rows)
+
+    def delete(self, table: str, rows: Any) -> None:
+        """Remove the rows with the same keys; where the table's rows go through a delta table."""
+        self._take("delete", table, rows)
+
+    def _take(self, act: str, table: str, rows: Any) -> None:
+        if self._table not in (None, table):
+            raise UsageError(
+                f"a transaction has rows of one table: {self._table}, and not {table}. Rows of several tables do not "
+                "land as a whole; use a transaction for each"
+            )
+        self._table = table
+        self._given.append((act, rows))
+
+
+class Agent:
+    """An agent of a tower. Threads may share it.
+
+    Rows are an Arrow table, batch or reader, a pandas or Polars frame, a mapping, a dataclass or a Pydantic model, or
+    several of these three. Each method returns when they are in the table, or in its log or delta table where the
+    contract says so, and does meanwhile what refusals ask for: it waits and sends again, and asks for partitions.
+
+    Args:
+        uri: as `icetower serve` prints it.
+        token: the principal's secret or access token, or a function that returns one; None for an open tower.
+        journal: a file that keeps the keys of rows that have no answer yet. With it the same call with the same rows
+            goes under the same key after a crash, so that they are there once.
+        reason: for the person who is asked for partitions.
+        patience: limits on time and attempts for each request.
+        rows_max: the most rows of a request. Rows are parted by it, so keep it while rows may be sent again.
+        answer_within_s: how long a request may wait for its answer, in seconds.
+
+    Every method raises:
+        IcetowerError: a refusal from which there is no way on, with `rule`, `partitions`, `snapshot`, `files`,
+            `next_step`, `owner`, `wait_until_ms` and `escalated_to`.
+        CommitStateUnknown: no answer came. The same rows, sent again under the key that it names, are there once.
+        UsageError: the rows cannot be sent, or the pattern does not take the operation.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        token: Token = None,
+        *,
+        journal: JournalPath = None,
+        reason: str = REASON,
+        patience: Patience | None = None,
+        rows_max: int = ROWS_MAX,
+        answer_within_s: float = ANSWER_WITHIN_S,
+    ) -> None:
+        address, limits = uri.rstrip("/"), patience or Patience()
+        self._transport = Transport(address, answer_within_s=answer_within_s, patience=limits)
+        self._parts = _Parts(address, token, journal, reason, limits, rows_max)
+
+    def __enter__(self) -> Agent:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._transport.close()
+        self._parts.close()
+
+    @property
+    def journal(self) -> Journal | None:
+        """The journal: `pending` shows what has no answer yet, `forget` ends a part of it."""
+        return self._parts.journal
+
+    def append(self, table: str, rows: Any, *, key: str | None = None, ref: str = "main") -> Written:
+        """Add rows.
+
+        Args:
+            table: ``namespace.table``.
+            key: of these rows; keep it with the work, and send it again with the same rows. By default a new one.
+            ref: the branch.
+        """
+        return driven(self._parts.writer.write("append", table, rows, key=key, ref=ref), self._transport.take)
+
+    def upsert(self, table: str, rows: Any, *, keys: Sequence[str] = (), key: str | None = None) -> Written:
+        """Put whole rows in place of those with the same keys, and add those that there are none of.
+
+        Args:
+            keys: the columns that identify a row; by default the identifier fields of the table's schema.
+            table, key: as of `append`.
+        """
+        return driven(self._parts.writer.write("upsert", table, rows, keys=keys, key=key), self._transport.take)
+
+    def delete(self, table: str, rows: Any, *, keys: Sequence[str] = (), key: str | None = None) -> Written:
+        """Remove the rows with the same keys as these, whose other columns do not matter. Arguments as of `upsert`."""
+        return driven(self._parts.writer.write("delete", table, rows, keys=keys, key=key), self._transport.take)
+
+    def overwrite_partition(self, table: str, rows: Any, where: Where, *, key: str | None = None) -> Written:
+        """Put rows in the place of all rows of a partition; none leave it empty.
+
+        Args:
+            where: the partition: values by column, such as ``{"region": "eu"}``, or a filter of PyIceberg's, such as
+                ``"ts >= '2017-01-02T00:00:00' and ts < '2017-01-03T00:00:00'"``. All rows lie in it.
+            table, key: as of `append`.
+        """
+        steps = self._parts.writer.write("overwrite_partition", table, rows, where=where, key=key)
+        return driven(steps, self._transport.take)
+
+    def transaction(self, *, key: str | None = None) -> Transaction:
+        """Several appends to one table that land together, or not at all, when the block ends.
+
+        They go in one request, so they have its bounds. Upserts and deletes may be among them where the rows of the
+        table go through a delta table.
+        """
+        return Transaction(self._commit, key)
+
+    def _commit(self, table: str, given: Sequence[tuple[str, Any]], key: str | None) -> Written:
+        return driven(self._parts.writer.write_together(table, given, key), self._transport.take)
+
+
+class Transaction(_Transaction):
+    """See `Agent.transaction`. An exception in its block leaves everything undone."""
+
+    def __init__(
+        self, commit: Callable[[str, Sequence[tuple[str, Any]], str | None], Written], key: str | None
+    ) -> None:
+        super().__init__(key)
+        self._commit = commit
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is None and self._table is not None:
+            self.written = self._commit(self._table, self._given, self._key)
+
+
+class AsyncAgent:
+    """An agent in an event loop: arguments, results and errors as of `Agent`.
+
+    What blocks is done in threads: encoding, the journal, and PyIceberg. A call that is cancelled may have sent its
+    rows; with a journal the same call, made again, goes under the same key.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        token: Token = None,
+        *,
+        journal: JournalPath = None,
+        reason: str = REASON,
+        patience: Patience | None = None,
+        rows_max: int = ROWS_MAX,
+        answer_within_s: float = ANSWER_WITHIN_S,
+    ) -> None:
+        address, limits = uri.rstrip("/"), patience or Patience()
+        self._transport = AsyncTransport(address, answer_within_s=answer_within_s, patience=limits)
+        self._parts = _Parts(address, token, journal, reason, limits, rows_max)
+
+    async def __aenter__(self) -> AsyncAgent:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._transport.close()
+        self._parts.close()
+
+    @property
+    def journal(self) -> Journal | None:
+        """See `Agent.journal`."""
+        return self._parts.journal
+
+    async def append(self, table: str, rows: Any, *, key: str | None = None, ref: str = "main") -> Written:
+        """See `Agent.append`."""
+        steps = self._parts.writer.write("append", table, rows, key=key, ref=ref)
+        return await driven_async(steps, self._transport.take)
+
+    async def upsert(self, table: str, rows: Any, *, keys: Sequence[str] = (), key: str | None = None) -> Written:
+        """See `Agent.upsert`."""
+        steps = self._parts.writer.write("upsert", table, rows, keys=keys, key=key)
+        return await driven_async(steps, self._transport.take)
+
+    async def delete(self, table: str, rows: Any, *, keys: Sequence[str] = (), key: str | None = None) -> Written:
+        """See `Agent.delete`."""
+        steps = self._parts.writer.write("delete", table, rows, keys=keys, key=key)
+        return await driven_async(steps, self._transport.take)
+
+    async def overwrite_partition(self, table: str, rows: Any, where: Where, *, key: str | None = None) -> Written:
+        """See `Agent.overwrite_partition`."""
+        steps = self._parts.writer.write("overwrite_partition", table, rows, where=where, key=key)
+        return await driven_async(steps, self._transport.take)
+
+    def transaction(self, *, key: str | None = None) -> AsyncTransaction:
+        """See `Agent.transaction`. Only the end of its block is awaited."""
+        return AsyncTransaction(self._commit, key)
+
+    async def _commit(self, table: str, given: Sequence[tuple[str, Any]], key: str | None) -> Written:
+        return await driven_async(self._parts.writer.write_together(table, given, key), self._transport.take)
+
+
+class AsyncTransaction(_Transaction):
+    """See `AsyncAgent.transaction`."""
+
+    def __init__(
+        self, commit: Callable[[str, Sequence[tuple[str, Any]], str | None], Awaitable[Written]], key: str | None
+    ) -> None:
+        super().__init__(key)
+        self._commit = commit
+
+    async def __aenter__(self) -> AsyncTransaction:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if error is None and self._table is not None:
+            self.written = await self._commit(self._table, self._given, self._key)
