@@ -1,4 +1,4 @@
-"""A PostgreSQL server for tests and benchmarks: started on loopback in a temporary directory, stopped and removed afterwards."""
+"""A PostgreSQL server for tests and benchmarks: on loopback, in a temporary directory, which is removed afterwards."""
 
 from __future__ import annotations
 
@@ -128,9 +128,7 @@ def _initialise(programs: Path, home: Path, password: str, account: Account) -> 
 
 
 @contextmanager
-def _started(
-    programs: Path, home: Path, password: str, account: Account, more: Mapping[str, str]
-) -> Generator[int]:
+def _started(programs: Path, home: Path, password: str, account: Account, more: Mapping[str, str]) -> Generator[int]:
     """The port on which it answers. Somebody may take a port between our choice and its start: then another one."""
     log = home / "log"
     for _ in range(STARTS_MAX):
