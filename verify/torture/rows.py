@@ -96,7 +96,7 @@ class Torture:
         self._random = random.Random(plan.seed)
         self._towers: list[TowerProcess | None] = [None] * plan.towers
         self._agents: dict[int, asyncio.subprocess.Process] = {}
-        self._over = False
+        self._over = asyncio.Event()
         self.counts: Counter[str] = Counter()
 
     async def run(self, tell: Callable[[str], None]) -> Report:
@@ -123,7 +123,7 @@ class Torture:
             ]
             async with asyncio.timeout(plan.minutes * 60):
                 await asyncio.gather(*(self._live(n, tokens[n - 1], proxy.port) for n in range(1, plan.agents + 1)))
-            self._over = True
+            self._over.set()
             await asyncio.gather(*chaos)
             await proxy.settle()
         self.counts.update({f"network: {name}": times for name, times in proxy.counts.items()})
@@ -221,26 +221,25 @@ class Torture:
 
     async def _every(self, mean_s: float, work: Callable[[], Awaitable[None]]) -> None:
         """Do something over and over, until the agents are done."""
-        while not self._over:
-            wake_s = time.monotonic() + min(self._random.expovariate(1 / mean_s), 4 * mean_s)
-            while not self._over and time.monotonic() < wake_s:
-                await asyncio.sleep(0.05)
-            if not self._over:
-                await work()
+        while not await self._ends_within(min(self._random.expovariate(1 / mean_s), 4 * mean_s)):
+            await work()
+
+    async def _ends_within(self, seconds: float) -> bool:
+        """Wait; whether the agents are done by then."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._over.wait()
+        return self._over.is_set()
 
     async def _telling(self, tell: Callable[[str], None]) -> None:
-        next_s = time.monotonic() + TELL_EVERY_S
-        while not self._over:
-            await asyncio.sleep(0.2)
-            if time.monotonic() > next_s:
-                next_s += TELL_EVERY_S
-                rows = sum(journal.acknowledged_rows for journal in self._journals().values())
-                killed = f"{self.counts['agents killed']} agents and {self.counts['towers killed']} towers killed"
-                tell(f"{rows:,} of {self._plan.rows:,} rows acknowledged, {killed}")
+        while not await self._ends_within(TELL_EVERY_S):
+            rows = sum(journal.acknowledged_rows for journal in self._journals().values())
+            killed = f"{self.counts['agents killed']} agents and {self.counts['towers killed']} towers killed"
+            tell(f"{rows:,} of {self._plan.rows:,} rows acknowledged, {killed}")
 
     async def _end(self) -> None:
         """Nothing of a run stays."""
-        self._over = True
+        self._over.set()
         for process in list(self._agents.values()):
             with suppress(ProcessLookupError):
                 process.kill()

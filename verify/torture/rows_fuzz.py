@@ -1,4 +1,4 @@
-"""Hostile JSON, NDJSON and Arrow against the reader of rows: refused as the request's fault, soon, and in little memory.
+"""Hostile JSON, NDJSON and Arrow against the reader of rows: refused as the sender's fault, soon, in little memory.
 
     rows_fuzz.py --inputs N          N bodies (default 1,000,000), in one process for each core
     rows_fuzz.py --input N           one of them again: what it is, and what becomes of it
@@ -135,7 +135,7 @@ def some(
 
 
 def run(inputs: int, seed: int, processes: int, look: Look = look, tell: Callable[[str], None] = print) -> Report:
-    """So many bodies, shared out to processes. One that dies is a fault of the body that it had, and the next goes on."""
+    """So many bodies, shared out to processes. One that dies is a fault of the body that it had; another goes on."""
     whole = Report()
     crews = [_Crew(range(at, inputs, processes), seed, look) for at in range(processes)]
     told = 0

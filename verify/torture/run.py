@@ -133,7 +133,7 @@ def main() -> int:
     parser.add_argument("--start", type=int)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--kill", type=int, default=1)
-    parser.add_argument("--rows", type=int, default=Plan.rows)
+    parser.add_argument("--rows", type=int, default=Plan().rows)
     given = parser.parse_args()
     if given.seed is not None:
         return replay(given.seed)
