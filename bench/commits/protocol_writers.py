@@ -80,10 +80,16 @@ def replay(
 
 
 def replay_each(
-    uri: str, path: str, tokens: Sequence[str], requests: Sequence[Iterable[Request]], seconds: float
+    uri: str,
+    path: str,
+    tokens: Sequence[str],
+    requests: Sequence[Iterable[Request]],
+    seconds: float,
+    *,
+    before: Before = _nothing,
 ) -> Load:
     """As `replay`, but each writer has requests of its own."""
-    return asyncio.run(_replay(uri, path, tokens, [iter(each) for each in requests], seconds))
+    return asyncio.run(_replay(uri, path, tokens, [iter(each) for each in requests], seconds, before))
 
 
 async def _replay(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -16,8 +16,8 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from bench.commits import protocol_writers, pyiceberg_writers, servers, verify
-from bench.commits.operations import figures, judge, percentile
-from bench.commits.protocol_writers import APPEND_PATH, COMMIT_PATH, Load, Request
+from bench.commits.operations import Operation, figures, judge, percentile
+from bench.commits.protocol_writers import APPEND_PATH, COMMIT_PATH, Before, Load, Request
 from bench.commits.pyiceberg_writers import Job
 from bench.commits.shapes import FLAT, NOTE
 from bench.commits.sides import WARM_S, rest
@@ -31,6 +31,8 @@ from icetower.demo.latency import PROFILES, Latency
 from verify.kit import postgres_cluster
 
 ROWS_PATH = f"{COMMIT_PATH}/rows"
+WARM_MAX_S = 60.0
+"""For every agent's first request."""
 
 
 def run(case: Case, folder: Path, postgres: ducklake.Postgres | None) -> dict[str, Any]:
@@ -46,13 +48,29 @@ def run(case: Case, folder: Path, postgres: ducklake.Postgres | None) -> dict[st
 
 
 def _served(case: Case, folder: Path) -> dict[str, Any]:
-    writers: Callable[[Case, servers.Server], Load] = {DOOR: _rows, APPENDS: _appends, TOWER: _pyiceberg}[case.side]
+    prepared: Callable[[Case, servers.Server], Crew] = {DOOR: _rows, APPENDS: _appends, TOWER: _pyiceberg}[case.side]
     with servers.tower(folder, case.profile, case.seed) as server:
         _create(load_catalog("bench", **rest(server)))
+        crew = prepared(case, server)
+        first = crew.first()
         before_s = server.cpu_s()
-        load = writers(case, server)
+        load = crew.rest()
         used_s = server.cpu_s() - before_s
-        return _record(case, load, used_s, read_iceberg(verify.location_of(server.database)))
+        found = read_iceberg(verify.location_of(server.database))
+        return _record(case, load, used_s, found, first)
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """Agents with what they send.
+
+    Attributes:
+        first: one request of each, with which the tower reads its contract; these are not measured.
+        rest: all others.
+    """
+
+    first: Callable[[], Sequence[Operation]]
+    rest: Callable[[], Load]
 
 
 def _create(catalog: Catalog) -> None:
@@ -61,7 +79,9 @@ def _create(catalog: Catalog) -> None:
     catalog.create_table(f"{NAMESPACE}.{TABLE}", schema=FLAT.schema, properties=declared)
 
 
-def _record(case: Case, load: Load, server_cpu_s: float | None, found: Found) -> dict[str, Any]:
+def _record(
+    case: Case, load: Load, server_cpu_s: float | None, found: Found, first: Sequence[Operation] = ()
+) -> dict[str, Any]:
     """The figures of a run, and whether its table holds what the agents were answered.
 
     Rates are of what ended within the run, but for its first second; latencies of what began in it, however late it
@@ -71,7 +91,7 @@ def _record(case: Case, load: Load, server_cpu_s: float | None, found: Found) ->
     counted = figures(load.operations, from_s=from_s, to_s=to_s)
     good = [op for op in load.operations if op.outcome == "ok"]
     took_ms = sorted((op.end_s - op.start_s) * 1000 for op in good if op.start_s >= from_s)
-    verdict = judge(by_row(load.operations, case.rows), found.ids)
+    verdict = judge(by_row([*first, *load.operations], case.rows), found.ids)
     lasted_s = max((op.end_s for op in load.operations), default=to_s) - load.from_s
     each = 1000 / max(len(good), 1)
     return {
@@ -100,11 +120,28 @@ def _record(case: Case, load: Load, server_cpu_s: float | None, found: Found) ->
 # -- agents that speak to the tower by themselves ---------------------------------------------------------------------
 
 
-def _rows(case: Case, server: servers.Server) -> Load:
-    """Rows as JSON, each request under a key of its own."""
+def _protocol(case: Case, server: servers.Server, path: str, requests: Sequence[Request], before: Before) -> Crew:
     tokens = protocol_writers.principals(server, case.agents)
-    requests = [Request(number, _rows_body(number, case.rows)) for number in range(1, case.requests_max + 1)]
-    return protocol_writers.replay(server.uri, ROWS_PATH, tokens, requests, case.seconds)
+    firsts, others = [[request] for request in requests[: case.agents]], requests[case.agents :]
+
+    def first() -> Sequence[Operation]:
+        return protocol_writers.replay_each(server.uri, path, tokens, firsts, WARM_MAX_S, before=before).operations
+
+    def rest() -> Load:
+        return protocol_writers.replay(server.uri, path, tokens, others, case.seconds, before=before)
+
+    return Crew(first, rest)
+
+
+async def _nothing(_: Request) -> None:
+    pass
+
+
+def _rows(case: Case, server: servers.Server) -> Crew:
+    """Rows as JSON, each request under a key of its own."""
+    numbers = range(1, case.agents + case.requests_max + 1)
+    requests = [Request(number, _rows_body(number, case.rows)) for number in numbers]
+    return _protocol(case, server, ROWS_PATH, requests, _nothing)
 
 
 def _rows_body(number: int, rows: int) -> bytes:
@@ -112,16 +149,15 @@ def _rows_body(number: int, rows: int) -> bytes:
     return orjson.dumps({"rows": sent, "key": new_key()})
 
 
-def _appends(case: Case, server: servers.Server) -> Load:
+def _appends(case: Case, server: servers.Server) -> Crew:
     """Files by the fast path, in requests as the SDK sends them. Each is written, with its latency, within the time."""
-    tokens = protocol_writers.principals(server, case.agents)
     location = verify.head_of(server.database)["location"]
     folder = Path(verify.plain(location)) / "data"
     folder.mkdir(parents=True, exist_ok=True)
     latency = Latency(PROFILES[case.profile], case.seed + 1_000)
     contents: dict[int, bytes] = {}
     requests: list[Request] = []
-    for number in range(1, case.requests_max + 1):
+    for number in range(1, case.agents + case.requests_max + 1):
         data = contents[number] = _parquet(number, case.rows)
         file = DataFile(f"{location}/data/{number}.parquet", case.rows, len(data)).to_json()
         requests.append(Request(number, orjson.dumps({"files": [file], "ref": "main", "key": new_key()})))
@@ -132,7 +168,7 @@ def _appends(case: Case, server: servers.Server) -> Load:
             await asyncio.sleep(latency.put_s(len(data)))
         (folder / f"{request.row_id}.parquet").write_bytes(data)
 
-    return protocol_writers.replay(server.uri, APPEND_PATH, tokens, requests, case.seconds, before=put)
+    return _protocol(case, server, APPEND_PATH, requests, put)
 
 
 def _parquet(number: int, rows: int) -> bytes:
@@ -153,9 +189,9 @@ def append(table: Any, writer: int, row_id: int, summary: Mapping[str, str], *, 
     table.append(made, snapshot_properties=dict(summary))
 
 
-def _pyiceberg(case: Case, server: servers.Server) -> Load:
+def _pyiceberg(case: Case, server: servers.Server) -> Crew:
     tokens = protocol_writers.principals(server, case.agents)
-    return _appended(case, [rest(server, token) for token in tokens])
+    return Crew(tuple, lambda: _appended(case, [rest(server, token) for token in tokens]))
 
 
 def _appended(case: Case, properties: list[dict[str, str]]) -> Load:
