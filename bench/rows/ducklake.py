@@ -95,6 +95,7 @@ class Lake:
             place = files(f"duckdb_extension_{name}") / "extensions" / f"v{duckdb.__version__}"
             self.connection.execute(f"LOAD '{place / name}.duckdb_extension'")
         self.connection.execute(f"SET ducklake_max_retry_count = {RETRIES}")
+        self.connection.execute("SET enable_progress_bar = false")
         self.connection.execute(
             f"ATTACH 'ducklake:postgres:{given['catalog']}' AS lake "
             f"(DATA_PATH '{given['data']}', DATA_INLINING_ROW_LIMIT {INLINED_MAX})"
@@ -112,8 +113,10 @@ class _Uncounted:
 
 
 def open_lake(job: Job) -> tuple[Any, Attempts]:
-    """What a writer's process opens for one agent."""
-    return Lake(job.properties), _Uncounted()
+    """What a writer's process opens for an agent, who reads the table once: its first insert is to be as any other."""
+    lake = Lake(job.properties)
+    lake.connection.execute(f"SELECT count(*) FROM {TABLE}").fetchall()
+    return lake, _Uncounted()
 
 
 def insert(lake: Lake, writer: int, row_id: int, summary: Mapping[str, str], *, rows: int) -> None:

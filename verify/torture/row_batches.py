@@ -68,7 +68,7 @@ def id_of_key(key: str | None) -> int | None:
 def batch(seed: int, agent: int, number: int, rows_most: int = ROWS_MAX, *, arrow: bool = True) -> Batch:
     """The request of that number: small ones, middle ones and large ones."""
     chance = random.Random(f"{seed}-{agent}-{number}")
-    most = chance.choice((1, 1, 10, 10, 1_000, 1_000, ROWS_MAX))
+    most = chance.choice((1, 1, 1, 10, 10, 10, 100, 100, 1_000, ROWS_MAX))
     rows = chance.randint(1, min(most, rows_most))
     form = chance.choice((JSON, NDJSON, ARROW))
     return Batch(agent, number, rows, form if arrow or form != ARROW else NDJSON, chance.random() < 0.02)

@@ -58,7 +58,7 @@ class Plan:
 
     Attributes:
         rows: that are to be acknowledged, of all agents together.
-        rows_most: of one request.
+        most: rows of one request, at most; 0: by how many there are to be.
         width: requests at once of each agent.
         fails: share of the calls to the towers' storage.
         agent_kill_s, tower_kill_s: on average between two kills.
@@ -67,16 +67,21 @@ class Plan:
     """
 
     rows: int = 100_000
-    rows_most: int = ROWS_MAX
+    most: int = 0
     agents: int = 6
     width: int = 4
     towers: int = 2
     seed: int = SEED
-    fails: float = 0.005
+    fails: float = 0.01
     agent_kill_s: float = 1.5
     tower_kill_s: float = 6.0
     change_s: float = 2.0
     minutes: float = 240.0
+
+    @property
+    def rows_most(self) -> int:
+        """Rows of one request, at most: so few that there are some hundred requests."""
+        return self.most or max(100, min(ROWS_MAX, self.rows // 200))
 
 
 @dataclass(slots=True)
@@ -213,9 +218,11 @@ class Torture:
             self.counts["agents killed"] += 1
 
     async def _kill_agent(self) -> None:
-        if self._agents:
+        # Of all agents, so that the last one that works is killed as often as it was among many.
+        process = self._agents.get(self._random.randint(1, self._plan.agents))
+        if process is not None:
             with suppress(ProcessLookupError):
-                self._agents[self._random.choice(sorted(self._agents))].kill()
+                process.kill()
 
     # -- around ---------------------------------------------------------------------------------------------------
 
@@ -303,7 +310,7 @@ def main(given: Sequence[str] | None = None) -> int:
     usual = Plan()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=usual.rows)
-    parser.add_argument("--rows-most", type=int, default=usual.rows_most, help="of one request")
+    parser.add_argument("--most", type=int, default=0, help="rows of one request, at most")
     parser.add_argument("--agents", type=int, default=usual.agents)
     parser.add_argument("--towers", type=int, default=usual.towers)
     parser.add_argument("--seed", type=int, default=usual.seed)
@@ -312,7 +319,7 @@ def main(given: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(given)
     plan = Plan(
         rows=asked.rows,
-        rows_most=asked.rows_most,
+        most=asked.most,
         agents=asked.agents,
         towers=asked.towers,
         seed=asked.seed,

@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 from urllib.parse import urlsplit
 
 TIMEOUT_S = 30.0
@@ -45,6 +46,7 @@ class Proxy:
         self._towers = towers
         self._random = random.Random(seed)
         self._later: set[asyncio.Task[None]] = set()
+        self._serving: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> Proxy:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -54,6 +56,9 @@ class Proxy:
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
         await self.settle()
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving)
 
     async def settle(self) -> None:
         """Wait for what is still to be sent again."""
@@ -61,7 +66,11 @@ class Proxy:
             await asyncio.gather(*self._later, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, EOFError, asyncio.IncompleteReadError):
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+        with suppress(OSError, EOFError, asyncio.CancelledError):
             while (request := await _message(reader)) is not None:
                 answer = await self._fate(request)
                 if answer is None:
@@ -128,7 +137,7 @@ class Proxy:
                     return await _message(reader) if whole else None
                 finally:
                     writer.close()
-        except (OSError, EOFError, TimeoutError, asyncio.IncompleteReadError):
+        except (OSError, EOFError):
             return None
 
 
