@@ -29,7 +29,7 @@ from verify.torture.rows_others import SCHEMA, _rows
 
 
 def test_every_acknowledged_row_is_there_once_whoever_dies() -> None:
-    plan = Plan(rows=6_000, agents=3, agent_kill_s=1.0, tower_kill_s=3.0, change_s=1.0, minutes=5)
+    plan = Plan(rows=3_000, most=300, agents=3, agent_kill_s=2.0, tower_kill_s=4.0, change_s=1.0, minutes=5)
     found = torture(plan, tell=lambda _: None)
     said = "\n".join(shown(found))
     assert not found.faults, said

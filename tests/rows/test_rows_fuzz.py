@@ -35,7 +35,7 @@ def test_the_same_number_is_the_same_body_and_some_are_large() -> None:
 
 @pytest.mark.parametrize(
     ("raised", "told"),
-    [(ValueError("no refusal"), "ValueError: no refusal"), (UpstreamFailed("no storage"), "Fault: it is answered 503")],
+    [(ValueError("no refusal"), "ValueError: no refusal"), (UpstreamFailed("no storage"), "Fault: it is answered 502")],
 )
 def test_what_is_no_refusal_is_a_fault(monkeypatch: pytest.MonkeyPatch, raised: Exception, told: str) -> None:
     def fails(*_: object) -> None:
@@ -47,16 +47,16 @@ def test_what_is_no_refusal_is_a_fault(monkeypatch: pytest.MonkeyPatch, raised: 
     assert all(fault.startswith(told) for fault in found.faults.values())
 
 
-def dies_of_17(given: Body, schema: RowSchema) -> str:
+def dies_of_16(given: Body, schema: RowSchema) -> str:
     """For a process of its own."""
-    if given == body(17, SEED):
+    if given == body(16, SEED):
         os.abort()
     return look(given, schema)
 
 
 @pytest.mark.full
 def test_a_body_that_ends_the_process_is_named_and_the_next_ones_are_looked_at() -> None:
-    found = run(90, SEED, 2, look=dies_of_17, tell=lambda _: None)
-    assert list(found.faults) == [17]
-    assert "died of it, with status -6" in found.faults[17]
+    found = run(90, SEED, 2, look=dies_of_16, tell=lambda _: None)
+    assert list(found.faults) == [16]
+    assert "died of it, with status -6" in found.faults[16]
     assert found.inputs == 90
