@@ -56,7 +56,7 @@ def dies_of_16(given: Body, schema: RowSchema) -> str:
 
 @pytest.mark.full
 def test_a_body_that_ends_the_process_is_named_and_the_next_ones_are_looked_at() -> None:
-    found = run(90, SEED, 2, look=dies_of_16, tell=lambda _: None)
+    found = run(range(90), SEED, 2, look=dies_of_16, tell=lambda _: None)
     assert list(found.faults) == [16]
     assert "died of it, with status -6" in found.faults[16]
     assert found.inputs == 90

@@ -2,6 +2,7 @@
 
     rows_fuzz.py --inputs N          N bodies (default 1,000,000), in one process for each core
     rows_fuzz.py --input N           one of them again: what it is, and what becomes of it
+    rows_fuzz.py --start N           from that number on
     rows_fuzz.py --seed S            other bodies
 
 Each body goes through `parse_rows` and `decoded`. What is taken must be a valid Arrow table of the table's schema. What
@@ -135,16 +136,16 @@ def some(
     return found
 
 
-def run(inputs: int, seed: int, processes: int, look: Look = look, tell: Callable[[str], None] = print) -> Report:
-    """So many bodies, shared out to processes. One that dies is a fault of the body that it had; another goes on."""
+def run(numbers: range, seed: int, processes: int, look: Look = look, tell: Callable[[str], None] = print) -> Report:
+    """The bodies of these numbers, shared out to processes. One that dies is a fault of its body; another goes on."""
     whole = Report()
-    crews = [_Crew(range(at, inputs, processes), seed, look) for at in range(processes)]
+    crews = [_Crew(numbers[at::processes], seed, look) for at in range(processes)]
     told = 0
     while any(crew.goes_on for crew in crews):
         for crew in crews:
             if crew.goes_on:
                 crew.follow(whole)
-        if whole.inputs >= told + inputs // 10:
+        if whole.inputs >= told + len(numbers) // 10:
             told = whole.inputs
             tell(f"{whole.inputs:,} bodies, {len(whole.faults)} faults, {whole.rss_bytes // MIB} MiB")
         if len(whole.faults) >= FAULTS_MAX:
@@ -233,13 +234,15 @@ def main(given: list[str] | None = None) -> int:
     """Read the command line and do it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inputs", type=int, default=INPUTS)
+    parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--input", type=int)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     asked = parser.parse_args(given)
     if asked.input is not None:
         return again(asked.input, asked.seed)
-    found = run(asked.inputs, asked.seed, asked.processes, tell=lambda line: print(line, flush=True))
+    numbers = range(asked.start, asked.start + asked.inputs)
+    found = run(numbers, asked.seed, asked.processes, tell=lambda line: print(line, flush=True))
     for outcome, times in sorted(found.outcomes.items()):
         print(f"  {outcome:56} {times:>12,}")
     print(f"{found.inputs:,} bodies; the slowest was {found.slowest}, {found.slowest_s * 1000:.0f} ms", end="")
