@@ -35,6 +35,7 @@ _STRUCT = {
     "fields": [
         _column(41, "x", "int", required=True),
         _column(42, "y", {"type": "list", "element-id": 43, "element": "decimal(5, 2)", "element-required": False}),
+        _column(44, "u", "uuid", required=True),
     ],
 }
 COLUMNS: Sequence[Mapping[str, Any]] = (
@@ -61,7 +62,25 @@ COLUMNS: Sequence[Mapping[str, Any]] = (
     ),
     _column(19, "inner", _STRUCT),
     _column(20, "free", "variant"),
+    _column(21, "uids", {"type": "list", "element-id": 45, "element": "uuid", "element-required": False}),
 )  # fmt: skip
+
+_PARTITIONED = (
+    (1, "bucket[16]"), (2, "identity"), (3, "truncate[10]"), (4, "identity"), (5, "identity"), (6, "truncate[50]"),
+    (7, "identity"), (8, "month"), (9, "identity"), (10, "year"), (11, "hour"), (12, "day"), (13, "truncate[4]"),
+    (14, "bucket[4]"), (15, "identity"), (16, "bucket[4]"), (41, "identity"),
+)  # fmt: skip
+"""What the table may be partitioned by, for one body or another: the column's id, and how."""
+
+
+def _spec(number: int, source_id: int, transform: str) -> dict[str, Any]:
+    field = {"source-id": source_id, "field-id": 1000 + number, "transform": transform, "name": f"p{number}"}
+    return {"spec-id": number, "fields": [field]}
+
+
+def _sorted(source_id: int, direction: str) -> dict[str, Any]:
+    return {"source-id": source_id, "transform": "identity", "direction": direction, "null-order": "nulls-last"}
+
 
 TABLE: Mapping[str, Any] = {
     "format-version": 3,
@@ -70,28 +89,31 @@ TABLE: Mapping[str, Any] = {
     "current-schema-id": 0,
     "schemas": [{"type": "struct", "schema-id": 0, "fields": list(COLUMNS)}],
     "default-spec-id": 0,
-    "partition-specs": [{"spec-id": 0, "fields": []}],
-    "default-sort-order-id": 0,
-    "sort-orders": [{"order-id": 0, "fields": []}],
+    "partition-specs": [{"spec-id": 0, "fields": []}, *(_spec(at, *each) for at, each in enumerate(_PARTITIONED, 1))],
+    "default-sort-order-id": 1,
+    "sort-orders": [{"order-id": 1, "fields": [_sorted(13, "asc"), _sorted(6, "desc")]}],
     "properties": {},
 }
+SPECS = len(_PARTITIONED) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What is sent, and as what."""
+    """What is sent, and as what. `spec_id`: by which the table is partitioned."""
 
     content_type: str
     data: bytes
+    spec_id: int
 
 
 def body(number: int, seed: int) -> Body:
     """The input of that number."""
     chance = random.Random(seed * 2**40 + number)
     kind = KINDS[number % len(KINDS)]
+    spec_id = chance.randrange(SPECS)
     if number % BIG_EVERY < len(KINDS):
-        return Body(kind, _big(kind, chance))
-    return Body(kind, {JSON_TYPE: _json, NDJSON_TYPES[0]: _ndjson, ARROW_TYPE: _arrow}[kind](chance))
+        return Body(kind, _big(kind, chance), spec_id)
+    return Body(kind, {JSON_TYPE: _json, NDJSON_TYPES[0]: _ndjson, ARROW_TYPE: _arrow}[kind](chance), spec_id)
 
 
 # ── JSON ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -123,7 +145,8 @@ def _row(chance: random.Random) -> dict[str, Any]:
         "uid": "12345678-1234-5678-1234-567812345678",
         "many": [chance.randrange(100) for _ in range(chance.randrange(4))],
         "pairs": {"a": 1.5, "b": None} if chance.random() < 0.5 else [["a", 1], ["b", 2.0]],
-        "inner": {"x": 1, "y": ["1.25", None]},
+        "inner": {"x": 1, "y": ["1.25", None], "u": "12345678-1234-5678-1234-567812345678"},
+        "uids": ["12345678-1234-5678-1234-567812345678", None],
     }
     return {name: value for name, value in row.items() if name == "id" or chance.random() < 0.7}
 
@@ -216,7 +239,7 @@ def _json(chance: random.Random) -> bytes:
     data = _dumped(document, tokens)
     if chance.random() < 0.02:
         data = chance.choice((b"\xef\xbb\xbf" + data, data + data, data + b"//", b"", b"[]", b"null", b"[" * 100_000))
-    return _broken(data, chance) if chance.random() < 0.3 else data
+    return _broken(data, chance) if chance.random() < 0.15 else data
 
 
 def _ndjson(chance: random.Random) -> bytes:
@@ -225,7 +248,7 @@ def _ndjson(chance: random.Random) -> bytes:
     if chance.random() < 0.2:
         lines.insert(chance.randrange(len(lines) + 1), chance.choice((b"", b" ", b"\r", b"\x00", b"[]", b"1", b"\xff")))
     data = chance.choice((b"\n", b"\r\n", b"\n\n", b"\r", b"\x0b", "\u2028".encode())).join(lines)
-    return _broken(data, chance) if chance.random() < 0.3 else data
+    return _broken(data, chance) if chance.random() < 0.15 else data
 
 
 def _broken(data: bytes, chance: random.Random) -> bytes:
@@ -278,12 +301,18 @@ def _fitting() -> pa.Table:
             "four": pa.array([b"abcd", None, b"\xff\xff\xff\xff"], pa.binary(4)),
             "many": pa.array([[1, 2], None, []], pa.list_(pa.int64())),
             "pairs": pa.array([[("a", 1.5)], None, []], pa.map_(pa.string(), pa.float64())),
-            "inner": pa.array([{"x": 1, "y": None}, None, {"x": 2, "y": []}], _INNER),
+            # With nulls of required fields under its null, as some writers have them.
+            "inner": pa.StructArray.from_arrays(
+                [pa.array([1, None, 2], pa.int32()), pa.array([None, None, []], pa.list_(pa.decimal128(5, 2))), _UIDS],
+                names=["x", "y", "u"],
+                mask=pa.array([False, True, False]),
+            ),
+            "uids": pa.ListArray.from_arrays([0, 1, 1, 3], _UIDS),
         }
     )
 
 
-_INNER = pa.struct([pa.field("x", pa.int32(), nullable=False), ("y", pa.list_(pa.decimal128(5, 2)))])
+_UIDS = pa.array([b"0123456789abcdef", None, bytes(16)], pa.uuid())
 
 
 def _odd() -> list[pa.Table]:

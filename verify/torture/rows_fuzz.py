@@ -5,8 +5,9 @@
     rows_fuzz.py --start N           from that number on
     rows_fuzz.py --seed S            other bodies
 
-Each body goes through `parse_rows` and `decoded`. What is taken must be a valid Arrow table of the table's schema. What
-is refused must be refused with an error of 4xx. Exit status 1: anything else was raised, a process died, a body took
+Each body goes through `parse_rows` and `decoded`, and its rows are parted by one of many partition specs. What is taken
+must become a valid Arrow table of the table's schema, and Parquet files with as many rows. What is refused must be
+refused with an error of 4xx. Exit status 1: anything else was raised, a process died, a body took
 longer than two seconds of processor time, a message or what is kept of Arrow's memory was too long, or a process came
 over its memory. The numbers of the bodies are printed, and replay exactly.
 """
@@ -29,8 +30,11 @@ from typing import Any
 import pyarrow as pa
 
 from icetower.errors import IcetowerError
+from icetower.iceberg.partitions import spec_of
 from icetower.protocol.rows import parse_rows
+from icetower.rows.batches import batch_of
 from icetower.rows.decoding import decoded
+from icetower.rows.encoding import encode
 from icetower.rows.schemas import RowSchema, row_schema
 from verify.torture.row_bodies import TABLE, Body, body
 
@@ -88,18 +92,23 @@ def look(given: Body, schema: RowSchema) -> str:
     """``taken``, or the rule by which a body is refused. Raises `Fault`, and whatever the reader raises."""
     try:
         request = parse_rows(given.data, given.content_type, None)
-        table = decoded(request, schema)
+        block = decoded(request, schema)
+        batch = batch_of(block, spec_of(TABLE, given.spec_id))
     except IcetowerError as error:
         if not 400 <= error.status < 500:
             raise Fault(f"it is answered {error.status}: {error.message[:300]}") from error
         if len(error.message) > MESSAGE_MAX:
             raise Fault(f"the message has {len(error.message)} characters: {error.message[:300]}") from error
         return error.rule
+    table = block.arrow()
     table.validate(full=True)
     if table.num_rows != request.count:
         raise Fault(f"{request.count} rows became {table.num_rows}")
     if not table.schema.equals(schema.arrow):
         raise Fault(f"the rows are of another schema: {table.schema}")
+    written = sum(file.file.record_count for file in encode([batch], TABLE, lambda: "name"))
+    if written != request.count:
+        raise Fault(f"{written} of {request.count} rows were written")
     return "taken"
 
 
