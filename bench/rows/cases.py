@@ -1,4 +1,4 @@
-"""Which runs are made, in which order, and what must come out of them. Pure."""
+"""The runs, their order, and the figures that they must reach. Pure."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ _Key = tuple[str, int, int, str]
 
 
 def key(record: Record) -> _Key:
-    """What a run was a run of."""
+    """The side, agents, rows a request and storage of a run."""
     return record["side"], record["agents"], record["rows"], record["profile"]
 
 

@@ -81,7 +81,7 @@ def _children(process_id: int) -> list[int]:
 
 
 def properties(url: URL, data: Path) -> dict[str, str]:
-    """What an agent is told of a lake whose catalog is in a database, and whose files lie in a folder."""
+    """The properties of an agent's job: the lake's catalog is in the database, and its files lie in the folder."""
     parts = {"host": url.host, "port": url.port, "user": url.username, "password": url.password, "dbname": url.database}
     return {"catalog": " ".join(f"{name}={value}" for name, value in parts.items()), "data": str(data)}
 
@@ -102,7 +102,7 @@ class Lake:
         )
 
     def refresh(self) -> None:
-        """After a commit that failed: DuckDB begins each transaction on what is there."""
+        """Nothing: DuckDB begins each transaction on the newest snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class _Uncounted:
 
 
 def open_lake(job: Job) -> tuple[Any, Attempts]:
-    """What a writer's process opens for an agent, who reads the table once: its first insert is to be as any other."""
+    """An agent's lake, opened in a process of writers. The table is read once, so that the first insert costs as any."""
     lake = Lake(job.properties)
     lake.connection.execute(f"SELECT count(*) FROM {TABLE}").fetchall()
     return lake, _Uncounted()

@@ -40,7 +40,7 @@ def by_agents(records: Sequence[Record]) -> str:
             strict=True,
         ):
             for axis, (profile, where) in zip(axes, PROFILE_NAMES.items(), strict=True):
-                # What DuckLake inlines goes to no storage: its one line belongs into both.
+                # DuckLake's inlined rows go to no storage: its line belongs into both.
                 here = [r for r in single if r["profile"] == profile or r["side"] == DUCKLAKE]
                 _lines(axis, here, name)
                 axis.set_title(f"{title}, {where}")

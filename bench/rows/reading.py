@@ -1,4 +1,4 @@
-"""A table after a run, read by others than who wrote it: which rows are in it, and in how many files?"""
+"""A table after a run, read by another program than wrote it: the ids of its rows, and the number of its files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ dataset: Any = pyarrow.dataset
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is in a table: the ids of its rows, with repetitions, and how many data files it has."""
+    """The contents of a table: the ids of its rows, with repetitions, and how many data files it has."""
 
     ids: Sequence[int]
     files: int

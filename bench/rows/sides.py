@@ -1,4 +1,4 @@
-"""The sides: what each starts, who writes, and one run of it from an empty table to the verdict."""
+"""The sides, each with its servers and writers, and a run of one from an empty table to the verdict."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _served(case: Case, folder: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """Agents with what they send.
+    """Agents with their requests.
 
     Attributes:
         first: one request of each, with which the tower reads its contract; these are not measured.
@@ -84,8 +84,8 @@ def _record(
 ) -> dict[str, Any]:
     """The figures of a run, and whether its table holds what the agents were answered.
 
-    Rates are of what ended within the run, but for its first second; latencies of what began in it, however late it
-    ended.
+    Rates are of the requests that ended within the run, but for its first second; latencies of those that began in that
+    time, however late they ended.
     """
     from_s, to_s = load.from_s + min(WARM_S, case.seconds / 4), load.from_s + case.seconds
     counted = figures(load.operations, from_s=from_s, to_s=to_s)

@@ -24,7 +24,7 @@ from verify.torture.row_batches import (
     id_of_key,
 )
 from verify.torture.rows import Plan, shown, torture
-from verify.torture.rows_judge import Told, judge_ids
+from verify.torture.rows_judge import Answered, judge_ids
 from verify.torture.rows_others import SCHEMA, _rows
 
 
@@ -39,8 +39,8 @@ def test_every_acknowledged_row_is_there_once_whoever_dies() -> None:
     assert found.counts["requests in group files"] >= found.counts["requests acknowledged"]
 
 
-def told() -> Told:
-    return Told(acknowledged={7: 3, 8: 1}, open={9: 2, 10: 2}, refused={11: 1})
+def answered() -> Answered:
+    return Answered(acknowledged={7: 3, 8: 1}, open={9: 2, 10: 2}, refused={11: 1})
 
 
 def ids(*batches: tuple[int, int]) -> list[int]:
@@ -51,8 +51,8 @@ GOOD = ids((7, 3), (8, 1), (10, 2))
 
 
 def test_the_judge_lets_by_what_is_as_it_was_told() -> None:
-    assert judge_ids(np.array(GOOD), told()) == []
-    assert judge_ids(np.array([], np.int64), Told(open={9: 2})) == []
+    assert judge_ids(np.array(GOOD), answered()) == []
+    assert judge_ids(np.array([], np.int64), Answered(open={9: 2})) == []
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,12 @@ def test_the_judge_lets_by_what_is_as_it_was_told() -> None:
         (GOOD[:-1], "1 requests are there in part: 10"),
         ([*GOOD, GOOD[0]], "1 rows are there more than once: 70000"),
         ([*GOOD, *ids((11, 1))], "1 refused requests are there: 11"),
-        ([*GOOD, *ids((12, 1))], "1 requests that nobody sent are there: 12"),
+        ([*GOOD, *ids((12, 1))], "1 requests that were never sent are there: 12"),
         ([*ids((7, 2)), 7 * ROWS_MAX + 5, *ids((8, 1))], "1 requests are there in part: 7"),
     ],
 )
 def test_the_judge_of_rows_is_sharp(rows: list[int], fault: str) -> None:
-    assert judge_ids(np.array(rows), told()) == [fault]
+    assert judge_ids(np.array(rows), answered()) == [fault]
 
 
 @pytest.mark.parametrize("form", [JSON, NDJSON, ARROW])

@@ -29,7 +29,7 @@ def properties(rate: float, seed: int, log: str) -> dict[str, str]:
 
 
 class _Sink(BytesIO):
-    """Bytes on their way to a file; at its end some or all are written, and the writer is told that it failed."""
+    """Bytes on their way to a file; at its end some or all are written, and the writer gets an error."""
 
     def __init__(self, inner: OutputFile, fails: FailingFileIO, *, torn: bool) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""The rows of the exactness run: what stands in which request, and what agents write down of it. Pure.
+"""The rows of the exactness run, their requests, and the journals of the agents. Pure.
 
-A row's id tells whose it is, in which request, and all of its other values, so that the table can be judged row by row.
-What a request holds is a function of the seed, its agent and its number: an agent that was killed sends the same again.
+A row's agent, its request and all of its values follow from its id, so that the table can be judged row by row. The
+rows of a request are a function of the seed, its agent and its number: an agent that was killed sends the same again.
 """
 
 from __future__ import annotations
@@ -117,14 +117,14 @@ def _stream(of: Batch) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-# ── What agents write down ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Journals ───────────────────────────────────────────────────────────────────────────────────────────
 
 BEGUN, ACKNOWLEDGED, REFUSED, GIVEN_UP, ANSWER = "B", "A", "R", "G", "N"
 
 
 @dataclass(slots=True)
 class Journal:
-    """What an agent did, by the lines that it has written: ``B`` before it sends a request, the others when it hears.
+    """The requests of an agent by the lines that it has written: ``B`` before it sends one, the others afterwards.
 
     Attributes:
         rows: of each request that was begun, by its number.

@@ -1,7 +1,7 @@
 """Hostile bodies for the rows door: good ones of every type, with something wrong in them that knows the format. Pure.
 
-An input is a function of its number and the seed. What is wrong is a value of another kind, a number or a text that no
-column can hold, a shape that costs more than its bytes, or bytes and words that are not what they were.
+An input is a function of its number and the seed. It has a value of another kind, a number or a text that no column can
+hold, a shape that costs more than its bytes, or changed bytes and words; and some inputs are good.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from icetower.protocol.rows import ARROW_TYPE, JSON_TYPE, NDJSON_TYPES
 
 KINDS = (JSON_TYPE, NDJSON_TYPES[0], ARROW_TYPE)
 BIG_EVERY = 4_000
-"""Of so many inputs one is of megabytes."""
+"""One input of this many is of megabytes."""
 
 BIG_BYTES = 4 * 1024 * 1024
 
@@ -70,7 +70,7 @@ _PARTITIONED = (
     (7, "identity"), (8, "month"), (9, "identity"), (10, "year"), (11, "hour"), (12, "day"), (13, "truncate[4]"),
     (14, "bucket[4]"), (15, "identity"), (16, "bucket[4]"), (41, "identity"),
 )  # fmt: skip
-"""What the table may be partitioned by, for one body or another: the column's id, and how."""
+"""The partition specs of the table but the first: the id of the column, and the transform."""
 
 
 def _spec(number: int, source_id: int, transform: str) -> dict[str, Any]:
@@ -99,7 +99,7 @@ SPECS = len(_PARTITIONED) + 1
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What is sent, and as what. `spec_id`: by which the table is partitioned."""
+    """A request's content type and body. `spec_id`: by which the table is partitioned."""
 
     content_type: str
     data: bytes
@@ -359,7 +359,7 @@ def _odd() -> list[pa.Table]:
 
 
 def _seeds() -> list[bytes]:
-    """Streams to begin with: what fits comes often."""
+    """Streams to begin with, most of them good."""
     good = _fitting()
     plain = _streamed(good)
     several = _streamed(pa.concat_tables([good] * 3).combine_chunks(), chunk=2)

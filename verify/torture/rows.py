@@ -7,8 +7,8 @@ Agents are processes that are killed with -9 and started again; they send what t
 proxy loses answers, sends requests twice, late, or in half. Towers over one catalog are killed with -9, and a share of
 the calls to their storage fails. Meanwhile PyIceberg appends to the table past every tower, and columns, partitioning,
 sort order and properties change. In the end a stranger reads the table: every acknowledged row is there once with all
-of its values, every other request as a whole or not at all, and the group files tell whose each row is. Exit status 1:
-it is not so.
+of its values, every other request as a whole or not at all, and the group files name the owner of each row. Exit status 1:
+something is otherwise.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from verify.kit.tower_process import TowerProcess
 from verify.torture import failing_io
 from verify.torture.row_batches import ACKNOWLEDGED, REFUSED, ROWS_MAX, Batch, Journal, batch
 from verify.torture.rows_agent import Spec
-from verify.torture.rows_judge import Told, ids_of, judge_groups, judge_ids
+from verify.torture.rows_judge import Answered, ids_of, judge_groups, judge_ids
 from verify.torture.rows_others import NAMESPACE, TABLE, Changes, Outside, opened, prepared
 from verify.torture.rows_proxy import Proxy
 
@@ -49,7 +49,7 @@ tables:
 
 
 class Broken(AssertionError):
-    """What must not happen has happened."""
+    """The run cannot go on; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Report:
-    """What a run came to."""
+    """The counts of a run, and its faults."""
 
     counts: Counter[str] = field(default_factory=Counter[str])
     faults: list[str] = field(default_factory=list[str])
@@ -259,26 +259,26 @@ class Torture:
         return {n: Journal.read(self._journal(n).read_text().splitlines()) for n in numbers}
 
     def _judged(self, outside: Outside) -> Report:
-        told, good = Told(), list[Batch]()
+        answered, good = Answered(), list[Batch]()
         for number, journal in self._journals().items():
             self.counts.update({f"answers: {answer}": times for answer, times in journal.answers.items()})
             for each, rows in journal.rows.items():
                 of = batch(self._plan.seed, number, each, self._plan.rows_most, arrow=number % 2 == 1)
                 assert of.rows == rows
                 how = journal.ended.get(each)
-                place = {ACKNOWLEDGED: told.acknowledged, REFUSED: told.refused}.get(how or "", told.open)
+                place = {ACKNOWLEDGED: answered.acknowledged, REFUSED: answered.refused}.get(how or "", answered.open)
                 place[of.id] = rows
                 if how == ACKNOWLEDGED:
                     good.append(of)
-        self.counts["requests acknowledged"] = len(told.acknowledged)
-        self.counts["requests left open"] = len(told.open)
-        self.counts["requests refused"] = len(told.refused)
-        self.counts["rows acknowledged"] = told.acknowledged_rows
-        told.acknowledged |= outside.acknowledged
-        told.open |= outside.open
+        self.counts["requests acknowledged"] = len(answered.acknowledged)
+        self.counts["requests left open"] = len(answered.open)
+        self.counts["requests refused"] = len(answered.refused)
+        self.counts["rows acknowledged"] = answered.acknowledged_rows
+        answered.acknowledged |= outside.acknowledged
+        answered.open |= outside.open
         table = opened(self._home / "data")
         ids, faults = ids_of(table)
-        faults += judge_ids(ids, told)
+        faults += judge_ids(ids, answered)
         self.counts["rows in the table"] = len(ids)
         metadata = verify.head_of(self._home / "data" / "catalog.db", NAMESPACE, TABLE)
         counts, wrong = judge_groups(metadata, good)
@@ -290,7 +290,7 @@ class Torture:
 
 
 def torture(plan: Plan, home: Path | None = None, tell: Callable[[str], None] = print) -> Report:
-    """One run, in a temporary directory or in `home`; what went wrong is among its faults."""
+    """One run, in a temporary directory or in `home`; errors are among its faults."""
     with tempfile.TemporaryDirectory(prefix="torture-rows-") as place:
         run = Torture(plan, home or Path(place))
         try:

@@ -1,9 +1,9 @@
-"""An agent of the exactness run, a process that may be killed at any moment: what it has begun it goes on with.
+"""An agent of the exactness run: a process that may be killed at any moment, and goes on where it was.
 
     rows_agent.py SPEC        a JSON object, see `Spec`
 
-It writes down each request before it sends it, and the answer when it has heard one. After a start it first sends again
-what it had begun, under the same keys; now and then it leaves one, as somebody who has lost interest would.
+It notes each request before it sends it, and each answer. After a start it first sends the unanswered requests again,
+under the same keys. Now and then it gives one up.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GIVES_UP = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What an agent is told.
+    """The order of an agent.
 
     Attributes:
         path: of the table's rows.
@@ -119,7 +119,7 @@ class _Line:
         self._connection: Connection | None = None
 
     async def ask(self, request: bytes) -> tuple[str, str]:
-        """The status and the body; ``lost`` where nobody can tell."""
+        """The status and the body; ``lost-…`` where there was no answer."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 if self._connection is None:

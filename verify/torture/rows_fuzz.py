@@ -1,14 +1,14 @@
 """Hostile JSON, NDJSON and Arrow against the reader of rows: refused as the sender's fault, soon, in little memory.
 
     rows_fuzz.py --inputs N          N bodies (default 1,000,000), in one process for each core
-    rows_fuzz.py --input N           one of them again: what it is, and what becomes of it
+    rows_fuzz.py --input N           one of them again, with its outcome
     rows_fuzz.py --start N           from that number on
     rows_fuzz.py --seed S            other bodies
 
-Each body goes through `parse_rows` and `decoded`, and its rows are parted by one of many partition specs. What is taken
-must become a valid Arrow table of the table's schema, and Parquet files with as many rows. What is refused must be
+Each body goes through `parse_rows` and `decoded`, and its rows are parted by one of many partition specs. A body that is
+taken must become a valid Arrow table of the table's schema, and Parquet files with as many rows. Another one must be
 refused with an error of 4xx. Exit status 1: anything else was raised, a process died, a body took
-longer than two seconds of processor time, a message or what is kept of Arrow's memory was too long, or a process came
+longer than two seconds of processor time, a message was too long, Arrow's memory was kept, or a process came
 over its memory. The numbers of the bodies are printed, and replay exactly.
 """
 
@@ -55,11 +55,11 @@ TELL_EVERY = 1_000
 
 @dataclass(slots=True)
 class Report:
-    """What some bodies came to.
+    """The outcomes of some bodies.
 
     Attributes:
         outcomes: by content type and rule, or ``taken``.
-        faults: number of the body → what was wrong.
+        faults: number of the body → the fault.
         slowest_s: processor time of the slowest body, which is `slowest`.
         rss_bytes: the most that a process had.
     """
@@ -85,7 +85,7 @@ Look = Callable[[Body, RowSchema], str]
 
 
 class Fault(AssertionError):
-    """What must not happen has happened."""
+    """A body had an outcome that it must not have."""
 
 
 def look(given: Body, schema: RowSchema) -> str:
@@ -124,7 +124,7 @@ def some(
         began_s = time.process_time()
         try:
             outcome = look(given, schema)
-        except BaseException as error:  # noqa: BLE001 - whatever is raised is what is looked for
+        except BaseException as error:  # noqa: BLE001 - all of it is a fault
             outcome = "FAULT"
             found.faults[number] = f"{type(error).__name__}: {str(error)[:500]}"
         took_s = time.process_time() - began_s
@@ -149,13 +149,13 @@ def run(numbers: range, seed: int, processes: int, look: Look = look, tell: Call
     """The bodies of these numbers, shared out to processes. One that dies is a fault of its body; another goes on."""
     whole = Report()
     crews = [_Crew(numbers[at::processes], seed, look) for at in range(processes)]
-    told = 0
+    reported = 0
     while any(crew.goes_on for crew in crews):
         for crew in crews:
             if crew.goes_on:
                 crew.follow(whole)
-        if whole.inputs >= told + len(numbers) // 10:
-            told = whole.inputs
+        if whole.inputs >= reported + len(numbers) // 10:
+            reported = whole.inputs
             tell(f"{whole.inputs:,} bodies, {len(whole.faults)} faults, {whole.rss_bytes // MIB} MiB")
         if len(whole.faults) >= FAULTS_MAX:
             for crew in crews:
@@ -228,7 +228,7 @@ def _work(numbers: range, seed: int, look: Look, begun: Any, pipe: Connection) -
 
 
 def again(number: int, seed: int) -> int:
-    """One body, with what it raises; the exit status."""
+    """One body, with its outcome; the exit status."""
     given = body(number, seed)
     print(f"{given.content_type}, {len(given.data)} bytes: {given.data[:2_000]!r}")
     try:

@@ -1,4 +1,4 @@
-"""The table after the exactness run, held row by row against what agents were answered."""
+"""The table after the exactness run, held row by row against the answers that agents got."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ FILES_MAX = 200
 
 
 @dataclass(slots=True)
-class Told:
-    """What was sent, and what was heard of it: requests by their id, with how many rows each has.
+class Answered:
+    """All requests by their answers: the id of each, with how many rows it has.
 
     Attributes:
         acknowledged: to be there once.
-        open: to be there once or not at all, but whole: nobody has heard, or somebody has lost interest.
+        open: to be there once or not at all, but whole: without an answer.
         refused: not to be there.
     """
 
@@ -44,8 +44,8 @@ class Told:
         return sum(self.acknowledged.values())
 
 
-def judge_ids(ids: Any, told: Told) -> list[str]:
-    """What is wrong with the rows that are in the table. `ids`: of all of them, with repetitions (numpy, int64)."""
+def judge_ids(ids: Any, answered: Answered) -> list[str]:
+    """The faults of the rows that are in the table. `ids`: of all of them, with repetitions (numpy, int64)."""
     found, times = np.unique(ids, return_counts=True)
     faults: list[str] = []
     twice = found[times > 1]
@@ -57,12 +57,12 @@ def judge_ids(ids: Any, told: Told) -> list[str]:
     if len(found):  # of each request the last id: sorted, it stands before the next request's first
         ends = np.append(np.flatnonzero(np.diff(found // ROWS_MAX)), len(found) - 1)
         highest = dict(zip((found[ends] // ROWS_MAX).tolist(), (found[ends] % ROWS_MAX).tolist(), strict=True))
-    faults += _wrong("acknowledged requests are not there", [i for i in told.acknowledged if i not in there])
-    known = told.acknowledged | told.open
+    faults += _wrong("acknowledged requests are not there", [i for i in answered.acknowledged if i not in there])
+    known = answered.acknowledged | answered.open
     halves = [i for i, count in known.items() if i in there and (there[i] != count or highest[i] != count - 1)]
     faults += _wrong("requests are there in part", halves)
-    faults += _wrong("refused requests are there", [i for i in told.refused if i in there])
-    faults += _wrong("requests that nobody sent are there", [i for i in there if i not in known | told.refused])
+    faults += _wrong("refused requests are there", [i for i in answered.refused if i in there])
+    faults += _wrong("requests that were never sent are there", [i for i in there if i not in known | answered.refused])
     return faults
 
 
@@ -75,7 +75,7 @@ def _shown(ids: Any) -> str:
 
 
 def ids_of(table: Table | StaticTable) -> tuple[Any, list[str]]:
-    """The ids of all rows of the table's head, and what is wrong with the rest of each row."""
+    """The ids of all rows of the table's head, and the faults of their other values."""
     found: list[Any] = []
     faults: list[str] = []
     fields = ("id", "agent", "part", "price", "note")
@@ -106,11 +106,11 @@ def _contents(rows: pa.RecordBatch) -> list[str]:
     return [f"rows have wrong values in {name}, among {_shown(ids)}" for name in wrong]
 
 
-# ── Whose each row is ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The owners of rows ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def judge_groups(metadata: Mapping[str, Any], acknowledged: Iterable[Batch]) -> tuple[Counter[str], list[str]]:
-    """Whether the group files tell of each acknowledged request once, and of its rows; counts, and what is wrong."""
+    """Whether the group files tell of each acknowledged request once, and of its rows; counts, and faults."""
     by_key = {batch.key: batch for batch in acknowledged}
     seen: Counter[str] = Counter()
     faults: list[str] = []
@@ -124,9 +124,9 @@ def judge_groups(metadata: Mapping[str, Any], acknowledged: Iterable[Batch]) -> 
             seen[append.key or ""] += 1
             batch = by_key.get(append.key or "")
             if batch is not None:
-                told = sum(count for spans in append.rows.values() for _, count in spans)
-                if told != batch.rows:
-                    faults.append(f"the group file says {told} rows of {append.key}, which has {batch.rows}")
+                named = sum(count for spans in append.rows.values() for _, count in spans)
+                if named != batch.rows:
+                    faults.append(f"the group file names {named} rows of {append.key}, which has {batch.rows}")
         for place in {path for append in group.appends for path in append.rows} if files < FILES_MAX else ():
             files += 1
             faults += _owners(place, group.appends)
@@ -155,4 +155,4 @@ def _owners(path: str, appends: Sequence[GroupedAppend]) -> list[str]:
             if named[start : start + count].any() or len(here) != count or (here // ROWS_MAX != own).any():
                 return [f"rows {start} to {start + count} of {path} are not {append.key}'s"]
             named[start : start + count] = True
-    return [] if named.all() else [f"{path} has rows that are said to be nobody's"]
+    return [] if named.all() else [f"{path} has rows that no request owns"]

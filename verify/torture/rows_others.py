@@ -1,4 +1,4 @@
-"""Who else touches the table of the exactness run: a writer past every tower, and whoever changes what the table is."""
+"""Others at the table of the exactness run: a writer past every tower, and an administrator who changes the table."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Outside:
         try:
             table = opened(self._data)
             table.append(_rows(of, table.schema().as_arrow()))
-        except Exception as error:  # noqa: BLE001 - whatever it is, nobody can tell: counted by its name
+        except Exception as error:  # noqa: BLE001 - it may have landed: counted by its name
             self.counts[_named(error)] += 1
             return
         self.acknowledged[of.id] = self.open.pop(of.id)

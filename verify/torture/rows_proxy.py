@@ -61,7 +61,7 @@ class Proxy:
         await asyncio.gather(*self._serving)
 
     async def settle(self) -> None:
-        """Wait for what is still to be sent again."""
+        """Wait until the last copy of a request was sent."""
         while self._later:
             await asyncio.gather(*self._later, return_exceptions=True)
 
