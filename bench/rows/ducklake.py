@@ -113,7 +113,7 @@ class _Uncounted:
 
 
 def open_lake(job: Job) -> tuple[Any, Attempts]:
-    """An agent's lake, opened in a process of writers. The table is read once, so that the first insert costs as any."""
+    """An agent's lake, in a process of writers. The table is read once, so that the first insert costs as any other."""
     lake = Lake(job.properties)
     lake.connection.execute(f"SELECT count(*) FROM {TABLE}").fetchall()
     return lake, _Uncounted()

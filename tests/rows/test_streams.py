@@ -74,6 +74,12 @@ def test_a_decimal_of_an_odd_scale_is_refused(scale: int) -> None:
     assert "scale" in refused(data.replace(words, struct.pack("<ii", 9, scale)))
 
 
+@pytest.mark.parametrize("zone", [b"\xfeTC", b"\nTC"])
+def test_a_time_zone_that_is_no_text_is_refused(zone: bytes) -> None:
+    data = stream(pa.table({"t": pa.array([0], pa.timestamp("us", "UTC"))}))
+    refused(data.replace(b"UTC", zone))
+
+
 def test_rows_of_nothing_are_counted() -> None:
     with pytest.raises(IcetowerError) as error:
         read(stream(pa.table({"n": pa.nulls(ROWS_MAX + 1)})))

@@ -7,8 +7,8 @@ Agents are processes that are killed with -9 and started again; they send what t
 proxy loses answers, sends requests twice, late, or in half. Towers over one catalog are killed with -9, and a share of
 the calls to their storage fails. Meanwhile PyIceberg appends to the table past every tower, and columns, partitioning,
 sort order and properties change. In the end a stranger reads the table: every acknowledged row is there once with all
-of its values, every other request as a whole or not at all, and the group files name the owner of each row. Exit status 1:
-something is otherwise.
+of its values, every other request as a whole or not at all, and the group files name the owner of each row. Exit
+status 1: something is otherwise.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@
     rows_fuzz.py --start N           from that number on
     rows_fuzz.py --seed S            other bodies
 
-Each body goes through `parse_rows` and `decoded`, and its rows are parted by one of many partition specs. A body that is
-taken must become a valid Arrow table of the table's schema, and Parquet files with as many rows. Another one must be
-refused with an error of 4xx. Exit status 1: anything else was raised, a process died, a body took
-longer than two seconds of processor time, a message was too long, Arrow's memory was kept, or a process came
-over its memory. The numbers of the bodies are printed, and replay exactly.
+Each body goes through `parse_rows` and `decoded`, and its rows are parted by one of many partition specs. A body that
+is taken must become a valid Arrow table of the table's schema, and Parquet files with as many rows. Another one must be
+refused with an error of 4xx. Exit status 1: anything else was raised, a process died, a body took longer than two
+seconds of processor time, a message was too long, Arrow's memory was kept, or a process came over its memory. The
+numbers of the bodies are printed, and replay exactly.
 """
 
 from __future__ import annotations
@@ -153,7 +153,10 @@ def run(numbers: range, seed: int, processes: int, look: Look = look, tell: Call
     while any(crew.goes_on for crew in crews):
         for crew in crews:
             if crew.goes_on:
+                before = set(whole.faults)
                 crew.follow(whole)
+                for number in sorted(whole.faults.keys() - before):
+                    tell(_fault(number, seed, whole.faults[number]))
         if whole.inputs >= reported + len(numbers) // 10:
             reported = whole.inputs
             tell(f"{whole.inputs:,} bodies, {len(whole.faults)} faults, {whole.rss_bytes // MIB} MiB")
@@ -161,6 +164,10 @@ def run(numbers: range, seed: int, processes: int, look: Look = look, tell: Call
             for crew in crews:
                 crew.stop()
     return whole
+
+
+def _fault(number: int, seed: int, fault: str) -> str:
+    return f"FAULT {number} (replay: --seed {seed} --input {number}): {fault}"
 
 
 class _Crew:
@@ -256,8 +263,6 @@ def main(given: list[str] | None = None) -> int:
         print(f"  {outcome:56} {times:>12,}")
     print(f"{found.inputs:,} bodies; the slowest was {found.slowest}, {found.slowest_s * 1000:.0f} ms", end="")
     print(f"; a process had {found.rss_bytes // MIB} MiB at most")
-    for number, fault in sorted(found.faults.items()):
-        print(f"FAULT {number} (replay: --seed {asked.seed} --input {number}): {fault}")
     return 1 if found.faults else 0
 
 
