@@ -28,7 +28,7 @@ from icetower.agent.merged_view import merged_view
 from icetower.agent.recovery import Patience, carry_out, refusal_of
 from icetower.agent.sending import send
 from icetower.agent.slots import wait_for_slot
-from icetower.agent.written import Landed, Written
+from icetower.agent.written import LandedRequest, Written
 
 __all__ = [
     "Agent",
@@ -37,6 +37,7 @@ __all__ = [
     "DataFile",
     "Delivery",
     "Landed",
+    "LandedRequest",
     "Patience",
     "Sent",
     "Slot",

@@ -27,7 +27,7 @@ from icetower.agent.recovery import Patience, Recovery
 from icetower.agent.rows import Piece, Rows, rows_of, together
 from icetower.agent.steps import Lost, Request, Steps, Work
 from icetower.agent.transport import retry_after_s
-from icetower.agent.written import Landed, Operation, Outcome, Written
+from icetower.agent.written import LandedRequest, Operation, Outcome, Written
 from icetower.errors import (
     CommitStateUnknown,
     IcetowerError,
@@ -74,7 +74,7 @@ class _Call:
     where: Where
     pending: Pending | None = None
     requests: list[tuple[Piece, ...]] = field(default_factory=list[tuple[Piece, ...]])
-    landed: list[Landed] = field(default_factory=list[Landed])
+    landed: list[LandedRequest] = field(default_factory=list[LandedRequest])
     kept: str | None = None
     doubtful: bool = False
     ever_doubtful: bool = False
@@ -105,7 +105,7 @@ class _Call:
         """What came of rows that the agent has committed itself."""
         assert self.key is not None
         outcome: Outcome = "replayed" if again else "committed"
-        landed = Landed(key, snapshot_id, None, outcome, self.count, 1)
+        landed = LandedRequest(key, snapshot_id, None, outcome, self.count, 1)
         return Written(self.operation, self.table, to, outcome, snapshot_id, self.key, self.count, (landed,))
 
     def doubt(self) -> None:
@@ -206,7 +206,7 @@ class Writer:
         while True:
             call.turn_to_next()
             done = yield from self._tried(call, fingerprint)
-            if isinstance(done, Landed):
+            if isinstance(done, LandedRequest):
                 call.landed.append(done)
                 if len(call.landed) < len(call.requests):
                     continue
@@ -215,7 +215,7 @@ class Writer:
                 yield Work(partial(self._journal.ended, call.pending))
             return done
 
-    def _tried(self, call: _Call, fingerprint: str) -> Steps[Landed | Written]:
+    def _tried(self, call: _Call, fingerprint: str) -> Steps[LandedRequest | Written]:
         """Send the request at hand until it has landed, or, where the agent commits itself, do the whole call."""
         recovery, attempts, failures = self._recovery(call), 0, 0
         while True:
@@ -325,7 +325,7 @@ class Writer:
             call.whole = True
         return to
 
-    def _there_before(self, call: _Call, recovery: Recovery) -> Steps[Landed | Written | None]:
+    def _there_before(self, call: _Call, recovery: Recovery) -> Steps[LandedRequest | Written | None]:
         """Whether the request at hand has landed in the table that it was written to before."""
         assert call.kept is not None
         assert call.key is not None
@@ -333,14 +333,14 @@ class Writer:
             yield from self._parted(call, recovery)
             snapshot_id = yield from self._asker.landed(call.kept, recovery.key, call.ref)
             count = sum(rows.count for _, rows in call.requests[len(call.landed)])
-            landed = Landed(recovery.key, snapshot_id, None, "replayed", count, 0)
+            landed = LandedRequest(recovery.key, snapshot_id, None, "replayed", count, 0)
             return None if snapshot_id is None else landed
         snapshot_id = yield from self._asker.landed(call.kept, call.key, call.ref)
         return None if snapshot_id is None else call.committed(call.kept, call.key, snapshot_id, again=True)
 
     # -- sending --------------------------------------------------------------------------------------------------
 
-    def _land(self, call: _Call, to: str, key: str, attempts: int) -> Steps[Landed]:
+    def _land(self, call: _Call, to: str, key: str, attempts: int) -> Steps[LandedRequest]:
         """Send the request at hand once. Raises its refusal."""
         pieces = call.requests[len(call.landed)]
         kind, body = yield Work(partial(_encoded, pieces))
@@ -366,7 +366,9 @@ class Writer:
             answer = json.loads(response.body)
             outcome: Outcome = "replayed" if answer["outcome"] == "replayed" else "appended"
             call.kept = str(answer["table"])
-            landed = Landed(key, answer["snapshot-id"], answer["sequence-number"], outcome, answer["rows"], attempts)
+            landed = LandedRequest(
+                key, answer["snapshot-id"], answer["sequence-number"], outcome, answer["rows"], attempts
+            )
         except (ValueError, KeyError, TypeError) as error:
             call.doubt()
             raise Unavailable(f"the answer is none of a tower's ({error!r})", rule="client.connection") from error

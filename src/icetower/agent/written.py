@@ -10,7 +10,7 @@ Outcome = Literal["appended", "committed", "replayed", "empty"]
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class LandedRequest:
     """One request's rows are in the table that they were written to.
 
     Attributes:
@@ -47,4 +47,4 @@ class Written:
     snapshot_id: int | None
     key: str
     rows: int
-    requests: tuple[Landed, ...] = ()
+    requests: tuple[LandedRequest, ...] = ()
