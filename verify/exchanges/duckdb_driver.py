@@ -11,11 +11,11 @@ import importlib.metadata
 import json
 import sys
 
-import duckdb  # pyright: ignore[reportMissingImports] - it is in that environment
+import duckdb
 
 
 def main() -> None:
-    settings = {"allow_unsigned_extensions": "true", "threads": "1"}
+    settings: dict[str, str | bool | int | float | list[str]] = {"allow_unsigned_extensions": "true", "threads": "1"}
     connection = duckdb.connect(config=settings)
     for extension in ("avro", "httpfs", "iceberg"):
         files = importlib.metadata.distribution(f"duckdb-ext-{extension}").files or ()

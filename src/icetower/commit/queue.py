@@ -99,7 +99,8 @@ class Waiting:
     @property
     def rows_bytes(self) -> int:
         """What its rows take in memory; 0 where it brings none."""
-        return 0 if isinstance(self.member, Admitted) or self.member.rows is None else self.member.rows.size_bytes
+        rows = self.member.rows if isinstance(self.member, AdmittedAppend) else None
+        return 0 if rows is None else rows.size_bytes
 
     @property
     def over(self) -> bool:
