@@ -22,6 +22,8 @@ from icetower.ledger.ledger import Attempt, Batch, Commit, Ledger, commits_of
 from icetower.ledger.metrics import Report
 from icetower.ledger.shadow import Shadowed
 from icetower.ledger.watching import Changed, Reported
+from icetower.protocol.snapshots import Snapshot
+from icetower.table.sinks import mark_of_commit
 
 Item = Attempt | Commit | Shadowed | Report | Changed | Reported | tuple[str, str, Answer]
 
@@ -189,13 +191,16 @@ class Journal:
 
 def _commits(admitted: Admitted, done: Committed) -> list[Commit]:
     """What the ledger keeps of a commit."""
-    numbers = [(done.head.snapshots.get(i) or {}).get("sequence-number") or 0 for i in done.snapshots]
+    landed = [Snapshot(done.head.snapshots[i]) for i in done.snapshots if i in done.head.snapshots]
+    numbers = [snapshot.sequence_number for snapshot in landed]
+    # As it landed, with counts that the manifests bear out, and not as its client says.
+    mark = None if admitted.identity.mark is None else mark_of_commit(landed)
     return commits_of(
         str(done.head.metadata["table-uuid"]),
         admitted.identity,
         done.snapshots,
-        min(numbers),
+        min(numbers, default=0),
         application_id=admitted.application_id,
         fingerprint=admitted.fingerprint,
-        mark=None if admitted.identity.mark is None else admitted.identity.mark.kept,
+        mark=None if mark is None else mark.kept,
     )
