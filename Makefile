@@ -144,6 +144,9 @@ never-weaker: jars jdk ## random jobs by Iceberg's Java client, through a tower 
 exchanges: jars ## the HTTP exchanges of PyIceberg, Spark, iceberg-go and DuckDB, compared with those that are kept; CLIENTS
 	@$(BIN)/python -m verify.exchanges.run $(if $(CLIENTS),--only $(CLIENTS))
 
+flink-sink: jars jdk ## several runs of a Flink job by Iceberg's own committer against a tower: each checkpoint once; needs Maven
+	@$(BIN)/python -m verify.sinks.run
+
 gate-oracle: $(READY) ## contracts: random commits, forged ones among them, against an oracle that knows each row; COUNT, SEED
 	@$(BIN)/python -m verify.oracle.run --count $(COUNT) --seed $(SEED)
 

@@ -3,8 +3,8 @@
 Beyond the marks there: `spark5/3` is epoch 5 of a query with 3 rows, `flink5/3` checkpoint 5 of a job, `txn5/3` version
 5 of a transaction's application; `kafka7,2/c` is commit c of Kafka Connect, which reads on at offset 7 of partition 0
 of its control topic and at 2 of partition 1, and of `kafka7` only partition 0 is known. `rewrite` is a rewrite that
-carries the mark on, `outside` a snapshot that came past the tower. In the ledger, `spark5/3=1` says that this landed as
-snapshot 1.
+carries the mark on, `parts` an Iceberg that commits a checkpoint in parts, `outside` a snapshot that came past
+the tower. In the ledger, `spark5/3=1` says that this landed as snapshot 1.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ the table goes before the ledger        | 4<2 spark4/3       | 1 2<1[spark3/3] m
 the next checkpoint                     | 4<2 flink6/3       | 1 2<1[flink5/3] main=2           |                   | new            | new
 the same, its answer was lost           | 4<1 flink5/3       | 1 2<1[flink5/3] main=2           |                   | done 2         | done 2
 the same with other files               | 4<1 flink5/4       | 1 2<1[flink5/3] main=2           |                   | differs 2      | differs 2
-another part of it: Flink has read it   | 4<2 flink5/4       | 1 2<1[flink5/3] main=2           |                   | new            | new
+the same, on a head that it refreshed   | 4<2 flink5/3       | 1 2<1[flink5/3] main=2           |                   | done 2         | done 2
+and with other files                    | 4<2 flink5/4       | 1 2<1[flink5/3] main=2           |                   | differs 2      | differs 2
+another part of it                      | 4<2 flink5/4 parts | 1 2<1[flink5/3] main=2           |                   | new            | new
+a part from a stale base                | 4<1 flink5/3 parts | 1 2<1[flink5/3] main=2           |                   | done 2         | done 2
 of three parts, the first again         | 4<1 flink5/3       | 1 2<1[flink5/3] 3<2[flink5/4] main=3 |               | done 2         | done 2
 all parts again as one                  | 4 5<4 flink5/3     | 1 2<1[flink5/3] 3<2[flink5/3] main=3 |               | done 2,3       | done 2,3
 below                                   | 4<2 flink4/3       | 1 2<1[flink5/3] main=2           |                   | behind 2       | behind 2
@@ -134,15 +137,17 @@ class Sent(Write):
     sink: str | None = None
     is_rewrite = False
     is_outside = False
+    in_parts = False
 
     @classmethod
     def read(cls, words: list[str]) -> Sent:
         sinks = [word for word in words if word.startswith(("spark", "flink", "kafka", "txn"))]
-        plain = [word for word in words if word not in (*sinks, "rewrite", "outside")]
+        plain = [word for word in words if word not in (*sinks, "rewrite", "outside", "parts")]
         write = Write.of([word for word in plain if word != "@"])
         sent = cls(**{name: getattr(write, name) for name in write.__dataclass_fields__})
         sent.running = "" if "@" in plain else write.running
         sent.sink, sent.is_rewrite, sent.is_outside = next(iter(sinks), None), "rewrite" in words, "outside" in words
+        sent.in_parts = "parts" in words
         return sent
 
     def snapshot(self, snapshot_id: int, parent_id: int | None, *, landed: bool) -> dict[str, Any]:
@@ -150,6 +155,8 @@ class Sent(Write):
         made["summary"].pop("spark.app.id", None)
         if self.sink is not None:
             made["summary"] |= marks(self.sink, self.running)
+        if self.in_parts:
+            made["summary"]["iceberg-version"] = "Apache Iceberg 1.10.0 (commit 2114bf631e)"
         mark = mark_of(made["summary"])
         if self.is_rewrite:
             made["summary"]["operation"] = "replace"

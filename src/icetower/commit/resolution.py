@@ -35,7 +35,7 @@ is known decides:
     no higher, and it is in the table as it was sent                            done
     higher; of Kafka Connect, on a version that has it                          new
     the same number, with the same content                                      done
-    the same, by Flink, on a version that has it: another part of a checkpoint  new
+    the same, in parts, and it was written on a version that has it             new
     the same, otherwise                                                         misused  sink.differs
     lower; of Kafka Connect, also written without having read it                misused  sink.behind
     on no snapshot of its branch:

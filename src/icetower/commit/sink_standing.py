@@ -33,8 +33,8 @@ def standing(
         return None
     if place is not Place.LEVEL:
         return behind(mark, last, newest.id, ref)
-    if mark.kind is Kind.FLINK and has_read(newest):
-        return None  # Flink passes over what it finds: this is another part of the checkpoint
+    if mark.in_parts and has_read(newest):
+        return None  # another part; the same one again would be written on a version that lacks it, or have its files
     together = "+".join(each.content for _, each in reversed(told))
     same = tuple(snapshot.id for snapshot, each in reversed(told) if mark.content in (each.content, together))
     return same or differs(mark, last, newest.id)

@@ -24,6 +24,8 @@ from icetower.ledger.ledger import Attempt, Batch, Commit, Ledger, commits_of
 from icetower.ledger.metrics import Report
 from icetower.ledger.shadow import Shadowed
 from icetower.ledger.watching import Changed, Reported
+from icetower.protocol.snapshots import Snapshot
+from icetower.table.sinks import mark_of_commit
 
 Item = Attempt | Commit | Shadowed | Report | Changed | Reported | tuple[str, str, Answer]
 
@@ -201,6 +203,9 @@ class Journal:
 
 def _commits(admitted: Admitted, done: Committed) -> list[Commit]:
     """What the ledger keeps of a commit."""
+    # As it landed, with counts that the manifests bear out, and not as its client says.
+    landed = [Snapshot(done.head.snapshots[i]) for i in done.snapshots if i in done.head.snapshots]
+    mark = None if admitted.identity.mark is None else mark_of_commit(landed)
     return commits_of(
         str(done.head.metadata["table-uuid"]),
         admitted.identity,
@@ -208,7 +213,7 @@ def _commits(admitted: Admitted, done: Committed) -> list[Commit]:
         _lowest(done),
         application_id=admitted.application_id,
         fingerprint=admitted.fingerprint,
-        mark=None if admitted.identity.mark is None else admitted.identity.mark.kept,
+        mark=None if mark is None else mark.kept,
     )
 
 

@@ -39,6 +39,8 @@ _WAL = MEDIATOR + "table-uuid"
 NAME_CHARACTERS_MAX = 255
 NUMBER_MAX = 2**63 - 1
 OFFSETS_MAX = 10_000
+_IN_PARTS = "Apache Iceberg 1.10.0"
+"""The only version whose dynamic sink for Flink commits the results of one checkpoint one by one."""
 END_OF_INPUT = NUMBER_MAX
 """Flink's number for what a bounded job commits at its end. Under a job id that stays, each run has it."""
 
@@ -99,6 +101,7 @@ class Mark:
         named_by: the property of the summary that names the sink, as it may be spelled.
         offsets: of Kafka Connect, by partition of the control topic: where it reads on.
         of_any: the name of the same sink where a snapshot does not say which of several it is.
+        in_parts: its writer may commit several snapshots under one number, one after the other.
     """
 
     kind: Kind
@@ -108,6 +111,7 @@ class Mark:
     named_by: tuple[str, ...]
     offsets: Mapping[str, int] = field(default_factory=dict[str, int])
     of_any: str = ""
+    in_parts: bool = False
 
     @property
     def key(self) -> str | None:
@@ -208,7 +212,9 @@ def _flink(summary: Mapping[str, Any]) -> Mark | None:
     # A deletion vector is a part of a file, and not every writer counts it alike.
     counted = _COUNTS if "added-dvs" in summary else (*_COUNTS, *_FILES)
     name, of_any = _named(Kind.FLINK, job, operator), _named(Kind.FLINK, job, "")
-    return Mark(Kind.FLINK, name, number, _counted(summary, counted), (_FLINK_JOB,), of_any=of_any)
+    in_parts = str(summary.get("iceberg-version", "")).startswith(_IN_PARTS)
+    content = _counted(summary, counted)
+    return Mark(Kind.FLINK, name, number, content, (_FLINK_JOB,), of_any=of_any, in_parts=in_parts)
 
 
 def _kafka(summary: Mapping[str, Any]) -> Mark | None:

@@ -1,0 +1,1 @@
+"""Flink's own committer against a tower."""
