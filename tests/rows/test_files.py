@@ -8,6 +8,7 @@ import itertools
 from collections import Counter
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -148,6 +149,62 @@ def test_partitions_of_floats_differ_where_they_do_for_iceberg() -> None:
     sent = arrow_request(pa.table({"x": [0.0, -0.0, float("nan"), float("nan")]}))
     parts = batch_of(decoded(sent, row_schema(table)), spec_of(table, 0)).parts
     assert [part.numbers for part in parts] == [(1,), (2,), (3, 4)]
+
+
+DEEP = [
+    column(1, "id", "long"),
+    column(2, "wide", "decimal(38, 10)"),
+    column(
+        3,
+        "who",
+        {"type": "struct", "fields": [column(4, "u", "uuid", required=True), column(5, "n", "int", required=True)]},
+    ),
+    column(6, "uids", {"type": "list", "element-id": 7, "element": "uuid", "element-required": False}),
+    column(
+        8,
+        "by",
+        {"type": "map", "key-id": 9, "key": "string", "value-id": 10, "value": "uuid"} | {"value-required": False},
+    ),
+]
+
+
+def test_uuids_within_other_types_are_written() -> None:
+    table, one, two = metadata(DEEP), str(UUID(int=1)), str(UUID(int=2))
+    rows = [{"id": 1, "who": {"u": one, "n": 1}, "uids": [two, None], "by": {"a": one}}, {"id": 2}]
+    [file] = made(table, batch(table, *rows))
+    assert [(row["who"], row["uids"], row["by"]) for row in read(file)] == [
+        ({"u": UUID(one), "n": 1}, [UUID(two), None], [("a", UUID(one))]),
+        (None, None, None),
+    ]
+
+
+@pytest.mark.parametrize("sent_too", [True, False])
+def test_a_struct_that_is_null_may_have_required_fields(sent_too: bool) -> None:
+    """Arrow has nulls of theirs under it, where a column is left out, too; Parquet takes none."""
+    table = metadata(DEEP)
+    uuids = pa.array([UUID(int=1).bytes, None], pa.uuid())
+    who = pa.StructArray.from_arrays(
+        [uuids, pa.array([7, None], pa.int64())], names=["u", "n"], mask=pa.array([False, True])
+    )
+    sent = arrow_request(pa.table({"id": [1, 2], **({"who": who} if sent_too else {})}))
+    [file] = made(table, batch_of(decoded(sent, row_schema(table)), spec_of(table, 0)))
+    assert [row["who"] for row in read(file)] == [{"u": UUID(int=1), "n": 7} if sent_too else None, None]
+
+
+def test_a_null_in_a_required_field_of_a_struct_that_is_there_is_refused() -> None:
+    who = pa.StructArray.from_arrays(
+        [pa.array([UUID(int=1).bytes, None], pa.uuid()), pa.array([7, 8])], names=["u", "n"]
+    )
+    with pytest.raises(ValidationFailed) as error:
+        decoded(arrow_request(pa.table({"id": [1, 2], "who": who})), row_schema(metadata(DEEP)))
+    assert error.value.rule == "rows.values"
+
+
+def test_a_table_may_be_partitioned_by_a_decimal_of_more_digits_than_python_s() -> None:
+    table = metadata(DEEP, spec=[by(2, "identity", "wide")])
+    [file] = made(table, batch(table, {"wide": "9" * 28}, {"wide": f"{'9' * 28}.0"}))
+    assert file.file.partition == (Decimal("9" * 28),)
+    assert file.file.record_count == 2
 
 
 ROW = st.fixed_dictionaries(

@@ -65,6 +65,21 @@ def test_layouts_that_share_values_or_take_no_bytes_are_refused(array: pa.Array)
     refused(stream(pa.table({"a": array})))
 
 
+@pytest.mark.parametrize("scale", [-(2**31), -1, 10, 2**31 - 1])
+def test_a_decimal_of_an_odd_scale_is_refused(scale: int) -> None:
+    """pyarrow's cast of one with the least scale there is ends the process."""
+    data = stream(pa.table({"d": pa.array(["1.25"]).cast(pa.decimal128(9, 5))}))
+    words = struct.pack("<ii", 9, 5)
+    assert data.count(words) == 1
+    assert "scale" in refused(data.replace(words, struct.pack("<ii", 9, scale)))
+
+
+@pytest.mark.parametrize("zone", [b"\xfeTC", b"\nTC"])
+def test_a_time_zone_that_is_no_text_is_refused(zone: bytes) -> None:
+    data = stream(pa.table({"t": pa.array([0], pa.timestamp("us", "UTC"))}))
+    refused(data.replace(b"UTC", zone))
+
+
 def test_rows_of_nothing_are_counted() -> None:
     with pytest.raises(IcetowerError) as error:
         read(stream(pa.table({"n": pa.nulls(ROWS_MAX + 1)})))
@@ -79,7 +94,7 @@ def test_a_text_that_is_no_utf8_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", [JSON_TYPE, NDJSON_TYPES[0], ARROW_TYPE])
 def test_no_bytes_at_random_do_more_than_be_refused(kind: str) -> None:
-    """A quick part of `python -m verify.torture.rows`, which does a million."""
+    """A few mutations of bytes; `python -m verify.torture.rows_fuzz` knows the formats, and does a million."""
     chance = random.Random(7)
     good = {
         ARROW_TYPE: stream(PLAIN),

@@ -71,6 +71,12 @@ def _check_type(kind: Any, path: str, types: Any, depth: int = 0) -> None:
     if (types.is_null(kind) and depth == 0) or any(getattr(types, is_kind)(kind) for is_kind in _PLAIN):
         if types.is_fixed_size_binary(kind) and kind.byte_width == 0:
             refuse(f"the column {path[:200]} is of values without bytes")
+        # Read here, where it raises no more than a refusal: its bytes need be no UTF-8.
+        if types.is_timestamp(kind) and not (kind.tz or "").isprintable():
+            refuse(f"the column {path[:200]} has a time zone with characters that are not printed")
+        # Arrow takes any scale from a stream, and pyarrow's cast crashes at some.
+        if types.is_decimal(kind) and not 0 <= kind.scale <= kind.precision:
+            refuse(f"the column {path[:200]} is of {kind}; its scale must be between 0 and its precision")
         return
     nested = types.is_list(kind) or types.is_large_list(kind) or types.is_struct(kind) or types.is_map(kind)
     if not nested or not kind.num_fields:

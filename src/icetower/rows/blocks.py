@@ -9,18 +9,20 @@ import datetime as dt
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, Protocol
 
 from icetower.errors import ValidationFailed
 from icetower.iceberg.avro_schemas import parse_decimal
-from icetower.rows.arrow import compute, pyarrow
+from icetower.rows.arrow import array, compute, pyarrow
 from icetower.rows.schemas import RowSchema
 
 VALUE_BYTES = 48
 """What a Python value takes in memory, about, with its place in a list."""
 
 _DAY_ZERO = dt.date(1970, 1, 1)
+_EXACT = Context(prec=76)
+"""For decimals of all widths: Python's own context keeps 28 digits, and a table may have 38."""
 
 
 class Block(Protocol):
@@ -118,7 +120,7 @@ def together(blocks: Sequence[Block]) -> Any:
         if plain:
             fields = plain[0].schema.fields
             columns = ([v for block in plain for v in block.columns[at]] for at in range(len(fields)))
-            arrays = [pa.array(values, field.type) for field, values in zip(fields, columns, strict=True)]
+            arrays = [array(values, field.type) for field, values in zip(fields, columns, strict=True)]
             tables.append(pa.Table.from_arrays(arrays, schema=plain[0].schema.arrow))
             plain.clear()
 
@@ -157,7 +159,7 @@ def _internal(kind: str) -> Callable[[Any], Any] | None:
     decimal = parse_decimal(kind)
     if decimal:
         scaled = Decimal(1).scaleb(-decimal[1])
-        return lambda value: value.quantize(scaled)
+        return lambda value: value.quantize(scaled, context=_EXACT)
     return None
 
 

@@ -19,7 +19,8 @@ from icetower.counting import counted
 from icetower.errors import ValidationFailed
 from icetower.protocol.marks import KEY_COLUMN
 from icetower.protocol.rows import CELLS_MAX, JSONRow, RowsRequest
-from icetower.rows.arrow import compute, pyarrow
+from icetower.rows.arrow import array as made
+from icetower.rows.arrow import compute, pyarrow, without_required_nulls
 from icetower.rows.arrow_streams import read_stream
 from icetower.rows.blocks import ArrowBlock, Block, PlainBlock
 from icetower.rows.schemas import RowSchema
@@ -172,9 +173,9 @@ def _of_arrow(table: Any, schema: RowSchema, key: str, *, ignores_unknown: bool)
                     rule=RULE,
                 )
         elif field.name in schema.defaults:
-            array = pa.array([schema.defaults[field.name]] * table.num_rows, field.type)
+            array = made([schema.defaults[field.name]] * table.num_rows, field.type)
         else:
-            array = pa.nulls(table.num_rows, field.type)
+            array = made([None] * table.num_rows, field.type)
         if not field.nullable and array.null_count:
             positions = pc.indices_nonzero(pc.is_null(array))
             problem = "null does not fit; it takes a value, for it is required"
@@ -194,9 +195,10 @@ def fitted(array: Any, field: Any, path: str) -> Any:
     if problem is not None:
         raise ValidationFailed(f"the column {clean(path, 200)} {problem}", rule=RULE)
     target = field.type
-    if array.type == target:
-        return array
     try:
+        array = without_required_nulls(array, target)
+        if array.type == target:
+            return array
         if isinstance(target, pa.BaseExtensionType):
             storage = array.storage if isinstance(array, pa.ExtensionArray) else array
             return pa.ExtensionArray.from_storage(target, storage.cast(target.storage_type))

@@ -18,7 +18,7 @@ from decimal import Decimal
 from typing import Any, cast
 
 from icetower.errors import BadRequest
-from icetower.rows.arrow import pyarrow
+from icetower.rows.arrow import array, pyarrow
 from icetower.texts import clipped, escaped
 
 SHOWN_CHARACTERS_MAX = 60
@@ -69,7 +69,7 @@ def column(name: str, values: Sequence[object], field: Any, rule: str) -> Any:
         except Unfit as error:
             raise BadRequest(f"rows: row {number}, column {clean(error.path, 200)}: {error}", rule=rule) from None
     try:
-        return pa.array(found, kind)
+        return array(found, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, NotImplementedError) as error:
         raise BadRequest(
             f"rows: the values of column {clean(name, 200)} are no {clean(str(kind), 200)}", rule=rule
