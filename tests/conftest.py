@@ -17,8 +17,9 @@ import pytest
 from hypothesis import settings
 from sqlalchemy import URL
 
-from tests import layers, postgres_cluster
+from tests import layers
 from tools import class_archive
+from verify.kit import postgres_cluster
 
 # The same examples in every run, however long they take: what CI says of a commit must not depend on luck.
 # `--hypothesis-profile=default` looks further.

@@ -57,7 +57,7 @@ def _by_writers(records: Sequence[Record]) -> str:
         axes[1][at].set_xlabel("writers on one table")
         axes[1][at].set_yscale("linear")
         axes[1][at].set_ylim(0, 104)
-    return _svg(figure)
+    return svg(figure)
 
 
 def _lines(axis: Axes, records: Sequence[Record], figure: str, title: str, scale: float = 1) -> None:
@@ -92,7 +92,7 @@ def _history(curves: Curves) -> str:
     axis.yaxis.set_major_formatter(ScalarFormatter())
     axis.set_title("Commits a second, S3 latency")
     axis.set_xlabel("commits in the table's history")
-    return _svg(figure)
+    return svg(figure)
 
 
 def isolation_plot(
@@ -114,7 +114,7 @@ def isolation_plot(
         for axis, (name, scale, title) in zip(figure.subplots(2, 2).flat, panels, strict=True):
             _bars(axis, [r for r in records if r["per_s"] in (0.0, per_s)], sides, claims, name, scale)
             axis.set_title(title)
-        return _svg(figure)
+        return svg(figure)
 
 
 def _bars(
@@ -153,7 +153,8 @@ def _two_lines(claim: str, layout: str) -> str:
     return f"appends,\n{layout}" if claim == "retry rate" else "\n".join(claim.rsplit(" ", 1))
 
 
-def _svg(figure: Figure) -> str:
+def svg(figure: Figure) -> str:
+    """The figure with one legend for all of its axes."""
     handles: dict[str, Any] = {}
     for axis in figure.axes:
         handles |= {label: handle for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}

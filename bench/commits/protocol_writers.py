@@ -6,7 +6,7 @@ import asyncio
 import gc
 import resource
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bench.commits.operations import Operation
@@ -54,21 +54,51 @@ def principals(server: Server, count: int) -> list[str]:
         return [tower.create_principal(f"writer-{number}", "bench") for number in range(count)]
 
 
-def replay(uri: str, path: str, tokens: Sequence[str], requests: Iterable[Request], seconds: float) -> Load:
-    """One writer for each token; together they send the requests, until there are none or the time is over."""
+Before = Callable[[Request], Awaitable[None]]
+
+
+async def _nothing(_: Request) -> None:
+    pass
+
+
+def replay(
+    uri: str,
+    path: str,
+    tokens: Sequence[str],
+    requests: Iterable[Request],
+    seconds: float,
+    *,
+    before: Before = _nothing,
+) -> Load:
+    """One writer for each token; together they send the requests, until there are none or the time is over.
+
+    Args:
+        before: what a writer does before it sends one; it counts as part of the operation.
+    """
     shared = iter(requests)
-    return asyncio.run(_replay(uri, path, tokens, [shared] * len(tokens), seconds))
+    return asyncio.run(_replay(uri, path, tokens, [shared] * len(tokens), seconds, before))
 
 
 def replay_each(
-    uri: str, path: str, tokens: Sequence[str], requests: Sequence[Iterable[Request]], seconds: float
+    uri: str,
+    path: str,
+    tokens: Sequence[str],
+    requests: Sequence[Iterable[Request]],
+    seconds: float,
+    *,
+    before: Before = _nothing,
 ) -> Load:
     """As `replay`, but each writer has requests of its own."""
-    return asyncio.run(_replay(uri, path, tokens, [iter(each) for each in requests], seconds))
+    return asyncio.run(_replay(uri, path, tokens, [iter(each) for each in requests], seconds, before))
 
 
 async def _replay(
-    uri: str, path: str, tokens: Sequence[str], queues: Sequence[Iterator[Request]], seconds: float
+    uri: str,
+    path: str,
+    tokens: Sequence[str],
+    queues: Sequence[Iterator[Request]],
+    seconds: float,
+    before: Before = _nothing,
 ) -> Load:
     connections = await asyncio.gather(*(Connection.open(uri) for _ in tokens))
     gc.collect()
@@ -84,6 +114,7 @@ async def _replay(
             headers = {"Authorization": f"Bearer {token}", **dict(request.headers)}
             raw = request_bytes(uri, path, request.body, headers)
             start_s = time.monotonic()
+            await before(request)
             try:
                 status, said = await connection.send(raw)
                 outcome = _outcome(status, said)

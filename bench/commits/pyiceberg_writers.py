@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
-from typing import Any
+from typing import Any, Protocol
 
 from bench.commits.acts import Act, append
 from bench.commits.operations import Operation
@@ -48,6 +48,7 @@ class Job:
             the table anew, as somebody who has just decided to write.
         act: what it does.
         summary: of its snapshots.
+        opens: how it opens the table, in its own process, where it is no PyIceberg table.
     """
 
     writer: int
@@ -56,6 +57,14 @@ class Job:
     starts_s: tuple[float, ...] | None = None
     act: Act = append
     summary: Mapping[str, str] = field(default_factory=dict[str, str])
+    opens: Callable[[Job], tuple[Any, Attempts]] | None = None
+
+
+class Attempts(Protocol):
+    """Counts what a client has sent, its own retries included."""
+
+    @property
+    def sent(self) -> int: ...
 
 
 def forks() -> ForkServerContext:
@@ -117,7 +126,7 @@ def _process(jobs: list[Job], pipe: Connection) -> None:
     warnings.simplefilter("ignore")
     done: list[Operation] = []
     try:
-        tables = _with_threads([lambda job=job: _open(job) for job in jobs])
+        tables = _with_threads([lambda job=job: (job.opens or _open)(job) for job in jobs])
         pipe.send("ready")
         from_s: float = pipe.recv()
         used = resource.getrusage(resource.RUSAGE_SELF)
@@ -156,7 +165,7 @@ def _with_threads(work: Sequence[Any]) -> list[Any]:
 
 
 class _Attempts:
-    """Counts what PyIceberg sends, its own retries included."""
+    """Those of PyIceberg."""
 
     def __init__(self, catalog: Any) -> None:
         self.sent = 0
@@ -176,7 +185,7 @@ def _open(job: Job) -> tuple[Any, _Attempts]:
     return catalog.load_table(f"{NAMESPACE}.{TABLE}"), attempts
 
 
-def _write(job: Job, table: Any, attempts: _Attempts, from_s: float, done: list[Operation]) -> None:
+def _write(job: Job, table: Any, attempts: Attempts, from_s: float, done: list[Operation]) -> None:
     from pyiceberg.exceptions import CommitFailedException, ValidationException
 
     for row_id in _turns(job, from_s):

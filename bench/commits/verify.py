@@ -21,12 +21,13 @@ NAMESPACE, TABLE = "bench", "t"
 
 def head_of(database: Path, namespace: str = NAMESPACE, table: str = TABLE) -> dict[str, Any]:
     """The metadata of a table, by the pointer in the catalog's database."""
-    location = _location(database, namespace, table)
+    location = location_of(database, namespace, table)
     data = _read(location)
     return orjson.loads(gzip.decompress(data) if location.endswith(".gz.metadata.json") else data)
 
 
-def _location(database: Path, namespace: str = NAMESPACE, table: str = TABLE) -> str:
+def location_of(database: Path, namespace: str = NAMESPACE, table: str = TABLE) -> str:
+    """Where a table's metadata file lies, by the pointer in the catalog's database."""
     connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)
     try:
         query = "select metadata_location from iceberg_tables where table_namespace = ? and table_name = ?"
@@ -77,7 +78,7 @@ def litter(database: Path) -> Litter:
     """Look through the benchmark's table: all of its snapshots are there, since nothing expires."""
     metadata = head_of(database)
     named = {
-        plain(_location(database)),
+        plain(location_of(database)),
         *(plain(entry["metadata-file"]) for entry in metadata.get("metadata-log", ())),
     }
     for snapshot in metadata["snapshots"]:

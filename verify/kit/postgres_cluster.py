@@ -1,4 +1,4 @@
-"""A PostgreSQL server for the tests: started on loopback in a temporary directory, stopped and removed afterwards."""
+"""A PostgreSQL server for tests and benchmarks: on loopback, in a temporary directory, which is removed afterwards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -19,14 +19,14 @@ from typing import IO, NamedTuple
 import psycopg
 from sqlalchemy import URL
 
-TOOL = Path(__file__).resolve().parent.parent / "tools" / "postgres.py"
+TOOL = Path(__file__).resolve().parent.parent.parent / "tools" / "postgres.py"
 SERVER_USER = "postgres"
 OWNER = "icetower"
 HOST = "127.0.0.1"
 READY_WITHIN_S = 60
 STOPPED_WITHIN_S = 60
 STARTS_MAX = 5
-# Nothing here outlives the tests, so that nothing has to reach the disk.
+# Nothing here outlives its users, so that nothing has to reach the disk.
 SETTINGS = {"listen_addresses": HOST, "fsync": "off", "full_page_writes": "off", "max_connections": "200"}
 
 
@@ -47,10 +47,13 @@ class NoPostgres(Exception):
 
 
 @contextmanager
-def running() -> Generator[URL]:
+def running(settings: Mapping[str, str] | None = None) -> Generator[URL]:
     """A server of our own, as the URL of its first database and of somebody who may do everything in it.
 
     A password keeps the machine's other users out, who reach loopback too. Raises `NoPostgres`.
+
+    Args:
+        settings: of PostgreSQL, besides `SETTINGS` or in their place.
     """
     programs = _programs()
     home = Path(tempfile.mkdtemp(prefix="icetower-postgres-"))
@@ -59,7 +62,7 @@ def running() -> Generator[URL]:
         account.own(home)
         password = secrets.token_urlsafe()
         _initialise(programs, home, password, account)
-        with _started(programs, home, password, account) as port:
+        with _started(programs, home, password, account, settings or {}) as port:
             yield URL.create("postgresql+psycopg", OWNER, password, HOST, port, "postgres")
     finally:
         shutil.rmtree(home, ignore_errors=True)
@@ -125,13 +128,13 @@ def _initialise(programs: Path, home: Path, password: str, account: Account) -> 
 
 
 @contextmanager
-def _started(programs: Path, home: Path, password: str, account: Account) -> Generator[int]:
+def _started(programs: Path, home: Path, password: str, account: Account, more: Mapping[str, str]) -> Generator[int]:
     """The port on which it answers. Somebody may take a port between our choice and its start: then another one."""
     log = home / "log"
     for _ in range(STARTS_MAX):
         port = _free_port()
         with log.open("wb") as output:
-            server = _start(programs, home, port, output, account)
+            server = _start(programs, home, port, output, account, more)
         try:
             if _answers(server, port, password):
                 yield port
@@ -141,11 +144,13 @@ def _started(programs: Path, home: Path, password: str, account: Account) -> Gen
     raise AssertionError(f"PostgreSQL did not start: {log.read_text()}")
 
 
-def _start(programs: Path, home: Path, port: int, output: IO[bytes], account: Account) -> subprocess.Popen[bytes]:
+def _start(
+    programs: Path, home: Path, port: int, output: IO[bytes], account: Account, more: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     # If we are killed, the kernel stops it in our place (where there is `setpriv`: on Linux). Ctrl-C is for us alone:
     # tests clean up before their database goes.
     watched = ["setpriv", "--pdeathsig", "INT"] if shutil.which("setpriv") else []
-    settings = {**SETTINGS, "port": str(port), "unix_socket_directories": str(home)}
+    settings = {**SETTINGS, **more, "port": str(port), "unix_socket_directories": str(home)}
     return subprocess.Popen(
         [
             *watched,
