@@ -156,8 +156,8 @@ hostile: $(READY) ## hostile files and requests by generators that know the form
 soak: $(READY) ## many agents over many tables: memory flat, everybody served alike, no row lost; MINUTES, AGENTS, TABLES
 	@$(BIN)/python -m verify.soak.run --minutes $(MINUTES) --agents $(AGENTS) --tables $(TABLES)
 
-torture: $(READY) ## crash safety: new seeds of the simulation and towers killed with -9; SECONDS or HOURS
-	@$(BIN)/python -m verify.torture.run $(if $(HOURS),--hours $(HOURS),--seconds $(SECONDS))
+torture: $(READY) ## crash safety: the simulation, towers killed with -9, rows sent through all of it; SECONDS or HOURS, ROWS
+	@$(BIN)/python -m verify.torture.run $(if $(HOURS),--hours $(HOURS),--seconds $(SECONDS)) $(if $(ROWS),--rows $(ROWS))
 
 rck: java ## Iceberg's own REST Compatibility Kit against `icetower serve`
 	@$(BIN)/python -m verify.rck.run

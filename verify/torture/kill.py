@@ -204,6 +204,11 @@ class RealPen(Pen):
         return made
 
 
+def _named(path: str) -> bool:
+    """Whether a data file is one of these clients': the tower's have other names."""
+    return path.rsplit("/", 1)[-1].removesuffix(".parquet").isdigit()
+
+
 def row_of(path: str) -> int:
     """The number of the row in a data file: its name."""
     return int(path.rsplit("/", 1)[-1].removesuffix(".parquet"))
@@ -324,6 +329,9 @@ class _Client(threading.Thread):
         if job.kind == "fast":
             body = {"key": job.key, "files": self._descriptors(job)}
             return self._ask("POST", f"/v1/namespaces/{NAMESPACE}/tables/{job.table}/append", json=body)
+        if job.kind == "rows":
+            body = {"key": job.key, "rows": [{"id": number, "p": self._number} for number in job.adds]}
+            return self._ask("POST", f"/v1/namespaces/{NAMESPACE}/tables/{job.table}/rows", json=body)
         path = f"/v1/namespaces/{NAMESPACE}/tables/{job.table}"
         return self._ask("POST", path, json=_body(attempts[0]), headers=headers)
 
@@ -332,6 +340,8 @@ class _Client(threading.Thread):
     def _prepare(self, job: Job) -> list[Attempt]:
         if job.kind == "transaction":
             return [self._append(job, table, number) for table, number in zip("tu", job.adds, strict=True)]
+        if job.kind == "rows":
+            return [Attempt(self._intent(job, job.table), [], [])]
         if job.kind == "fast":
             metadata = self._load(job.table)
             self._files = self._pen.data_files(metadata, [str(n) for n in job.adds], self._number, 1)
@@ -341,7 +351,7 @@ class _Client(threading.Thread):
         metadata = self._load(job.table)
         live = sorted(self._pen.live(metadata, "main"))
         # On its own partition it alone removes: what it chose first is what it removes, whenever it is done.
-        mine = [path for path in live if f"/p={self._number}/" in path]
+        mine = [path for path in live if f"/p={self._number}/" in path and _named(path)]
         job.removes = job.removes or mine[:1]
         made = self._pen.data_files(metadata, [str(n) for n in job.adds], self._number, 1)
         marks = {"spark.merge-into.test": "rows"} if job.kind == "overwrite" else {}
@@ -409,7 +419,7 @@ def template(launcher: Launcher) -> bool:
 
 
 def jobs_of(*, clients: int, fast: bool) -> list[list[Job]]:
-    """The scenario: groups of rebased appends, overwrites and removals, a transaction, the fast path."""
+    """The scenario: groups of rebased appends, overwrites and removals, a transaction, the fast path, rows."""
 
     def key() -> str:
         return str(uuid.UUID(int=(uuid.uuid4().int & ~(0xF << 76)) | (7 << 76)))
@@ -420,6 +430,7 @@ def jobs_of(*, clients: int, fast: bool) -> list[list[Job]]:
         mine = [Job("append", key(), adds=[at + 1, at + 2]), Job("overwrite", key(), adds=[at + 4])]
         if fast:
             mine.append(Job("fast", key(), adds=[at + 5, at + 6]))
+            mine.append(Job("rows", key(), adds=[at + 10, at + 11]))
         mine.append(Job("transaction", key(), adds=[at + 7, at + 8]) if number == 0 else Job("delete", key()))
         if clients > 2:
             mine.append(Job("append", key(), adds=[at + 9]))
@@ -536,7 +547,7 @@ def _wanted(jobs: Sequence[Job], table: str) -> tuple[set[int], Counter[str]]:
         elif job.table == table:
             added.update(job.adds)
             removed.update(row_of(path) for path in job.removes)
-            keys[job.key] += job.kind != "fast"
+            keys[job.key] += job.kind not in ("fast", "rows")
     return added - removed, keys
 
 

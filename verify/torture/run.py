@@ -5,6 +5,7 @@
     run.py --hours H           likewise
     run.py --start N           the first seed (default: drawn from the clock, and printed)
     run.py --kill 0            without the towers that are killed with SIGKILL
+    run.py --rows N            then rows at the door, until so many are acknowledged (default 100,000; 0: none)
 
 A summary of faults, commits, answers and seeds is printed, and written to .cache/torture/summary.json. Exit status 1:
 an invariant was broken; the seeds are printed, and replay exactly.
@@ -26,6 +27,9 @@ from pathlib import Path
 
 from verify.torture.chunks import Summary, pool, run_seeds
 from verify.torture.kill import Broken, Launcher, Point, play, template
+from verify.torture.rows import Plan
+from verify.torture.rows import Report as Rows
+from verify.torture.rows import torture as torture_rows
 from verify.torture.simulate import simulate
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -104,7 +108,7 @@ def kill_for(seconds: float) -> Kills:
     return kills
 
 
-def report(summary: Summary, kills: Kills, start: int) -> dict[str, object]:
+def report(summary: Summary, kills: Kills, rows: Rows, start: int) -> dict[str, object]:
     """What is printed and kept."""
     return {
         "first seed": start,
@@ -115,6 +119,8 @@ def report(summary: Summary, kills: Kills, start: int) -> dict[str, object]:
         "runs of towers that were killed": kills.runs,
         "kills": dict(sorted(kills.counts.items())),
         "kills that broke something": kills.broken,
+        "rows at the door": dict(sorted(rows.counts.items())),
+        "what was wrong with the rows": rows.faults,
     }
 
 
@@ -127,6 +133,7 @@ def main() -> int:
     parser.add_argument("--start", type=int)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--kill", type=int, default=1)
+    parser.add_argument("--rows", type=int, default=Plan().rows)
     given = parser.parse_args()
     if given.seed is not None:
         return replay(given.seed)
@@ -137,19 +144,22 @@ def main() -> int:
         killing = beside.submit(kill_for, seconds) if given.kill else None
         summary = simulate_for(seconds, start, max(1, given.workers - given.kill))
         kills = killing.result() if killing is not None else Kills()
-    found = report(summary, kills, start)
+    rows = Rows()
+    if given.rows:
+        rows = torture_rows(Plan(rows=given.rows, seed=start), tell=lambda line: print(line, flush=True))
+    found = report(summary, kills, rows, start)
     SUMMARY.parent.mkdir(parents=True, exist_ok=True)
     SUMMARY.write_text(json.dumps(found, indent=1) + "\n")
     for name, value in found.items():
         if isinstance(value, dict):
             print(f"{name}:")
             for what, times in value.items():
-                print(f"  {what:28} {times:>12,}")
+                print(f"  {what:44} {times:>12,}")
         else:
             print(f"{name}: {value}")
     if summary.failures:
         print(summary.as_text())
-    return 1 if summary.failures or kills.broken else 0
+    return 1 if summary.failures or kills.broken or rows.faults else 0
 
 
 if __name__ == "__main__":
