@@ -221,7 +221,7 @@ ROWS = rows(CASES)
 
 
 @pytest.mark.parametrize(("what", "sent", "table", "ledger", "gate", "in_plan"), ROWS, ids=ids(ROWS))
-def test_k5_whether_a_sinks_commit_has_landed(
+def test_k6_whether_a_sinks_commit_has_landed(
     what: str, sent: str, table: str, ledger: str, gate: str, in_plan: str
 ) -> None:
     write, head = Sent.read(sent.split()), head_of(table)
@@ -239,7 +239,7 @@ def test_k5_whether_a_sinks_commit_has_landed(
 
 @pytest.mark.parametrize("past", ["", " outside"], ids=["by the tower", "past it"])
 @pytest.mark.parametrize("sink", ["spark5/3", "flink5/3", "kafka7,2/c", "txn5/3"])
-def test_k5_what_a_sink_has_said_outlives_its_snapshots(sink: str, past: str) -> None:
+def test_k6_what_a_sink_has_said_outlives_its_snapshots(sink: str, past: str) -> None:
     kind, _, content = sink.partition("/")
     lower = kind.replace("5", "4").replace("7,2", "9,1")
     old, new = head_of(f"1 2<1[{sink}{past}] 3<2 main=3"), head_of("3<2 main=3")

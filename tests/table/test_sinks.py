@@ -30,7 +30,7 @@ DELTA = {"txnAppId": "a", "txnVersion": "3"}
         ({"txnappid": "a", "txnversion": "3"}, "txn:a", 3),  # as Spark's options come
     ],
 )
-def test_k5_a_sink_is_an_application_that_numbers_its_commits(
+def test_k6_a_sink_is_an_application_that_numbers_its_commits(
     summary: dict[str, str], application: str, number: int
 ) -> None:
     mark = mark_of(summary)
@@ -60,11 +60,11 @@ def test_k5_a_sink_is_an_application_that_numbers_its_commits(
         {**SPARK, **FLINK},  # of whom?
     ],
 )
-def test_k5_marks_that_make_no_sense_are_none(summary: dict[str, str]) -> None:
+def test_k6_marks_that_make_no_sense_are_none(summary: dict[str, str]) -> None:
     assert mark_of(summary) is None
 
 
-def test_k5_a_name_that_is_too_long_is_hashed() -> None:
+def test_k6_a_name_that_is_too_long_is_hashed() -> None:
     marks = [mark_of({**SPARK, "spark.sql.streaming.queryId": character * 1000}) for character in "ab"]
     names = {mark.application for mark in marks if mark is not None}
     assert len(names) == 2
@@ -89,11 +89,11 @@ def snapshot(summary: dict[str, str]) -> Snapshot:
         ([], False),
     ],
 )
-def test_k5_which_commits_are_a_sinks_own(summaries: list[dict[str, str]], is_sinks: bool) -> None:
+def test_k6_which_commits_are_a_sinks_own(summaries: list[dict[str, str]], is_sinks: bool) -> None:
     assert (mark_of_commit([snapshot(summary) for summary in summaries]) is not None) == is_sinks
 
 
-def test_k5_what_is_kept_of_a_mark_brings_it_back() -> None:
+def test_k6_what_is_kept_of_a_mark_brings_it_back() -> None:
     for summary in (SPARK, FLINK, KAFKA, DELTA):
         mark = mark_of({**summary, "added-records": "9"})
         assert mark is not None
@@ -101,7 +101,7 @@ def test_k5_what_is_kept_of_a_mark_brings_it_back() -> None:
         assert mark.beside(mark.remembered(mark.number, mark.kept)) is Place.LEVEL
 
 
-def test_k5_flink_goes_by_files_and_spark_by_rows() -> None:
+def test_k6_flink_goes_by_files_and_spark_by_rows() -> None:
     rows = {"added-records": "9", "added-data-files": "1", "added-files-size": "100"}
     other = {**rows, "added-data-files": "2", "added-files-size": "150"}
     spark = [mark_of({**SPARK, **counts}) for counts in (rows, other)]
@@ -121,7 +121,7 @@ def identity(summary: dict[str, str], key: str | None = None, number: Any = None
     return Identity.of_commit("ann", Updates(updates), key, number)
 
 
-def test_k5_by_what_a_sinks_commit_is_known() -> None:
+def test_k6_by_what_a_sinks_commit_is_known() -> None:
     plain = identity(SPARK)
     assert (plain.key, plain.application, plain.ways) == (None, ("spark-streaming:q", 3), {KeyWay.SEQUENCE})
     assert identity(SPARK, "header").key == "header"

@@ -339,7 +339,7 @@ def epoch(query: str, number: int) -> dict[str, str]:
     ],
     ids=["spark", "flink", "delta"],
 )
-def test_k5_two_runs_of_one_sink_land_each_number_once(place: Place, marks: Callable[[int], dict[str, str]]) -> None:
+def test_k6_two_runs_of_one_sink_land_each_number_once(place: Place, marks: Callable[[int], dict[str, str]]) -> None:
     """Both have looked at the table before either commits."""
     first, second = place.client, place.another(place.tower.secret)
     kept: list[Path] = []

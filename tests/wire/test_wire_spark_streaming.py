@@ -88,7 +88,7 @@ def stream(tower: TowerProcess, catalog: Catalog, namespace: str, tmp_path: Path
     return Stream(tower, catalog, namespace, tmp_path)
 
 
-def test_k5_a_driver_is_killed_before_it_hears_that_its_epoch_has_landed(stream: Stream, catalog: Catalog) -> None:
+def test_k6_a_driver_is_killed_before_it_hears_that_its_epoch_has_landed(stream: Stream, catalog: Catalog) -> None:
     """The next driver makes the epoch anew, with other files. Of a branch Spark does not see that it is there: it looks
     at the table's main line, whatever it writes to."""
     table = catalog.load_table(stream.table)
@@ -116,7 +116,7 @@ def test_k5_a_driver_is_killed_before_it_hears_that_its_epoch_has_landed(stream:
     assert stream.tower.outcomes(stream.table).count("replayed") == 1
 
 
-def test_k5_a_driver_that_everybody_has_given_up_wakes_up_again(stream: Stream) -> None:
+def test_k6_a_driver_that_everybody_has_given_up_wakes_up_again(stream: Stream) -> None:
     """It has looked at the table, and its commit is on its way, when another driver goes on from its checkpoint. What
     it sends then is refused, in a way upon which Spark deletes nothing."""
     held, released = threading.Event(), threading.Event()

@@ -85,7 +85,8 @@ from icetower.ledger.ledger import Commit, CommitKey
 from icetower.protocol.marks import CLIENT_LIST, PRINCIPAL
 from icetower.protocol.names import Identifier
 from icetower.protocol.snapshots import Snapshot
-from icetower.table.fences import fenced, fenced_number
+from icetower.table.branches import cut_off, staged_or_rolled_back
+from icetower.table.fences import fenced, fenced_number, refusal_of_fenced
 from icetower.table.head import HeadState
 from icetower.table.keys import Keys
 from icetower.table.sinks import Mark, Place, told_by
@@ -300,13 +301,13 @@ def by_snapshot(snapshot_id: int, ref: str, table: Table, answers: Mapping[Quest
     if has:
         return Done((snapshot_id,))
     if has is False:
-        return Misused(_staged_or_rolled_back(snapshot_id, ref))
+        return Misused(staged_or_rolled_back(snapshot_id, ref))
     left = SawLeave(snapshot_id)
     if left not in answers:
         return Asks(left)
     if answers[left]:
         return Done((snapshot_id,))
-    return New() if table.find(snapshot_id) is None else Unknown(_cut_off(snapshot_id, ref))
+    return New() if table.find(snapshot_id) is None else Unknown(cut_off(snapshot_id, ref))
 
 
 def _by_name(identity: Identity, table: Table, ledger: _Ledger | None) -> Verdict | None:
@@ -558,30 +559,10 @@ def _by_ids(identity: Identity, table: Table) -> Verdict | None:
         has = table.reaches(ref, snapshot_id)
         # Not 409: its client would delete the manifests of a snapshot that the table still has (trap A3).
         if has is None:
-            return Unknown(_cut_off(snapshot_id, ref))
+            return Unknown(cut_off(snapshot_id, ref))
         if not has:  # in the table, but not on the branch that it is sent for: not done (trap K2)
-            return Misused(_staged_or_rolled_back(snapshot_id, ref))
+            return Misused(staged_or_rolled_back(snapshot_id, ref))
     return Done(identity.snapshot_ids)
-
-
-def _cut_off(snapshot_id: int, ref: str) -> KeyMisused:
-    return KeyMisused(
-        f"snapshot {snapshot_id} is in the table, and what came after it on {ref} has expired: it is unknown whether "
-        "it was rolled back before. Look for its rows, and if they are missing, write a new snapshot",
-        rule="snapshot.cut-off",
-        snapshot=snapshot_id,
-        next_step="ask_owner",
-    )
-
-
-def _staged_or_rolled_back(snapshot_id: int, ref: str) -> KeyMisused:
-    return KeyMisused(
-        f"snapshot {snapshot_id} is in the table, but not in the history of {ref} (staged, or rolled back); point the "
-        "ref at it without adding it again, or write a new snapshot",
-        rule="snapshot.rolled-back",
-        snapshot=snapshot_id,
-        next_step="refresh",
-    )
 
 
 def _fenced(identity: Identity, table: Table) -> Misused | None:
@@ -591,13 +572,7 @@ def _fenced(identity: Identity, table: Table) -> Misused | None:
 
 
 def _refuse_fenced(name: str) -> Misused:
-    return Misused(
-        KeyMisused(
-            f"{name} was fenced: it had not landed then, and nothing lands under it any more. To write it after all, "
-            "use a new key, or another number",
-            rule="key.fenced",
-        )
-    )
+    return Misused(refusal_of_fenced(name))
 
 
 def _in_unreadable(identity: Identity, table: Table) -> Unknown | None:

@@ -265,21 +265,8 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     checks = Checks(files, escalations, rates, *places, engine, heads, replays, landings, owners, ambient, code)
     writers = Writers(ledger, ambient)
     refusals = SafeRefusals(upstream, heads, replays, ledger, manifests, writers, engine.live)
-    commits = Commits(
-        gate,
-        engine,
-        heads,
-        replays,
-        refusals,
-        writers,
-        lifecycle,
-        gatekeeper,
-        outcomes,
-        journal,
-        ambient,
-        door,
-        under_way,
-    )
+    deciding = gate, engine, heads, replays, refusals, writers
+    commits = Commits(*deciding, lifecycle, gatekeeper, outcomes, journal, ambient, door, under_way)
     intake = Intake(server, ambient, open_to_all=open_to_all)
     front = Front(registry, intake, attempts, journal, shadow, ambient, server, open_to_all, traces=traces)
     token_rates, mcp = TokenRates(ambient), McpMount(front, settings.storage)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from functools import cached_property
 
+from icetower.errors import KeyMisused
 from icetower.iceberg.lineage import Lineage, ancestors, cut_at
 from icetower.protocol.marks import REF, SOURCE_SNAPSHOT
 from icetower.protocol.snapshots import Snapshot
@@ -96,3 +97,25 @@ class Branches:
     def _find(self, snapshot_id: int) -> Snapshot | None:
         found = self._new.snapshots.get(snapshot_id) or self._old.snapshots.get(snapshot_id)
         return None if found is None else Snapshot(found)
+
+
+def cut_off(snapshot_id: int, ref: str) -> KeyMisused:
+    """The refusal of a snapshot of which it is unknown whether its branch has it."""
+    return KeyMisused(
+        f"snapshot {snapshot_id} is in the table, and what came after it on {ref} has expired: it is unknown whether "
+        "it was rolled back before. Look for its rows, and if they are missing, write a new snapshot",
+        rule="snapshot.cut-off",
+        snapshot=snapshot_id,
+        next_step="ask_owner",
+    )
+
+
+def staged_or_rolled_back(snapshot_id: int, ref: str) -> KeyMisused:
+    """The refusal of a snapshot that is in the table and not on its branch."""
+    return KeyMisused(
+        f"snapshot {snapshot_id} is in the table, but not in the history of {ref} (staged, or rolled back); point the "
+        "ref at it without adding it again, or write a new snapshot",
+        rule="snapshot.rolled-back",
+        snapshot=snapshot_id,
+        next_step="refresh",
+    )

@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from icetower.errors import TooManyRequests
+from icetower.errors import KeyMisused, TooManyRequests
 from icetower.protocol.marks import FENCE
 from icetower.table.keys import Names
 
@@ -95,3 +95,12 @@ def _read(value: str) -> JSON:
         return {**said, "until-ms": int(said["until-ms"])}
     except (ValueError, KeyError, TypeError):
         return {"until-ms": 2**63}
+
+
+def refusal_of_fenced(name: str) -> KeyMisused:
+    """The refusal of what was fenced. `name`: what it goes by, in words."""
+    return KeyMisused(
+        f"{name} was fenced: it had not landed then, and nothing lands under it any more. To write it after all, "
+        "use a new key, or another number",
+        rule="key.fenced",
+    )

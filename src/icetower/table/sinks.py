@@ -6,7 +6,8 @@ by the log that it reads. Delta's writers number their transactions (`txnAppId`,
 properties on Iceberg's snapshots.
 
 They look before they commit, and Iceberg's client commits anew on a newer head without looking again. So two runs of
-one sink may both land. `mark_of` reads such a summary as the number of an application, for the server to decide.
+one sink may both land (trap K6). `mark_of` reads such a summary as the number of an application, for the server to
+decide.
 
 Sources: Flink's `SinkUtil.getMaxCommittedCheckpointId`, `IcebergCommitter` and `DynamicCommitter`; Spark's
 `SparkWrite.findLastCommittedEpochId`; Kafka Connect's `Coordinator.lastCommittedOffsets`, `Channel`.
