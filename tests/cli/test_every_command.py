@@ -71,6 +71,8 @@ OVER_THE_WIRE = {
     ("alerts", "unsilence"): ("--rule", "r"),
     ("tables", "list"): (),
     ("commits",): (),
+    ("fence",): ("shop.sales", "--key", "k"),
+    ("landed",): ("shop.sales", "--key", "k"),
     ("bypasses",): (),
     ("forget",): ("p-4711",),
     ("tables", "show"): ("a.b",),

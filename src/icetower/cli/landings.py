@@ -41,7 +41,7 @@ def landed(
 ) -> None:
     """Show whether a write is in its table, after a lost answer.
 
-    The exit status is 0 if it has landed, 3 if the table does not have it now, and 1 if that cannot be told. A write
+    The exit status is 0 if it has landed, 3 if the table does not have it now, and 1 if that is unknown. A write
     that is not there may be on its way yet; `icetower fence` makes sure that it never lands.
 
     \b
@@ -99,7 +99,7 @@ def fence(
     else:
         say("it is fenced: it never lands")
         if found.error is not None:
-            say(escaped(f"whether it had landed before cannot be told: {found.error.message}"))
+            say(escaped(f"whether it had landed before is unknown: {found.error.message}"))
     if found.landed:
         raise typer.Exit(FOUND)
 
