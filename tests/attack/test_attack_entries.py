@@ -27,7 +27,7 @@ def named_twice(forge: Forge, **properties: str) -> tuple[Forger, Forger, dict[s
     admin.create(2, **properties)
     assert admin.send(admin.append("theirs.parquet", partition=THEIRS)).status_code == 200
     agent = forge(OWNER)
-    assert agent.send(agent.append("theirs.parquet", partition=MINE)).status_code == 200
+    agent.publish(admin, agent.append("theirs.parquet", partition=MINE))
     assert agent.live() == ["theirs.parquet"] * 2
     return admin, agent, agent.load()
 

@@ -153,13 +153,13 @@ def test_k2_a_creation_whose_snapshot_left_its_branch_is_not_called_done(forge: 
     updates, key = created_with_rows(admin), {"Idempotency-Key": new_key()}
     assert admin.commit(CREATE, updates, **key).status_code == 200
     admin.commit([], [{"action": "remove-snapshot-ref", "ref-name": "main"}]).raise_for_status()
-    for _ in range(2):
+    for number in range(2):
         answer = admin.commit(CREATE, updates, **key)
         assert (answer.status_code, error_of(answer)["rule"]) == (422, "key.rolled-back")
         answer = admin.commit(CREATE, updates)
         assert (answer.status_code, error_of(answer)["rule"]) == (422, "snapshot.rolled-back")
-        admin.send(admin.append("later.parquet", partition=())).raise_for_status()
-    assert admin.live() == ["later.parquet", "later.parquet"]
+        admin.send(admin.append(f"later{number}.parquet", partition=())).raise_for_status()
+    assert admin.live() == ["later0.parquet", "later1.parquet"]
 
 
 @pytest.mark.parametrize("how", ["dropped", "created again", "renamed"])

@@ -83,7 +83,8 @@ def test_r5_a_deletion_vector_reaches_a_file_wherever_it_is_named_once_more(forg
     pretence = (0, [added(theirs, MINE)])
     in_one_commit = agent.send(agent.snapshot([pretence, deletes], operation="overwrite"))
     assert error_of(in_one_commit)["partitions"] == ["region=9/product=9"]
-    assert agent.send(agent.snapshot([pretence])).status_code == 200  # what a tuple says is believed: a stated limit
+    assert error_of(agent.send(agent.snapshot([pretence])))["rule"] == "file.exists"
+    agent.publish(admin, agent.snapshot([pretence]))  # what a tuple says is believed: a stated limit
     in_two = agent.send(agent.snapshot([deletes], operation="delete"))
     assert error_of(in_two)["partitions"] == ["region=9/product=9"]
 

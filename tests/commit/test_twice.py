@@ -77,7 +77,8 @@ in place of what is there                     | ann +a                          
 taken out and put back                        | ann +a +b                         | bob -a then +a        | direct          | a b
 put in and taken out again                    | ann +b                            | bob +a then -a        | direct          | b
 a file that is there, and another taken out   | ann +a +b                         | ann -a +b             | 422 file.exists | a b
-twice by two snapshots of one commit          | ann +b                            | ann +a then +b        | 422 file.exists | b
+by the second snapshot of a commit            | ann +b                            | ann +a then +b        | 422 file.exists | b
+by two snapshots of one commit                | ann +b                            | ann +a then +a        | 422 file.exists | b
 manifests alone                               | ann +a; ann +b                    | eve merge             | direct          | a b
 an append that sets a property                | ann +a                            | ann +a property       | 422 file.exists | a
 one that sets what is set                     | ann +a property                   | ann +a property       | replayed 1      | a

@@ -192,6 +192,12 @@ class Forger:
         entries = [added(self.path(base, path), partition) for path in paths]
         return self.snapshot([(DATA, entries)], base=base, **options)
 
+    def publish(self, admin: Forger, request: tuple[list[JSON], list[JSON]]) -> None:
+        """Stage a snapshot, which an administrator then moves its branch to, whatever it adds once more."""
+        requirements, (adding, moving) = request
+        self.commit(requirements[:1], [adding]).raise_for_status()
+        admin.commit(requirements[:1], [moving]).raise_for_status()
+
     def vector(
         self,
         base: JSON,

@@ -21,7 +21,7 @@ class Landed:
 
     Attributes:
         landed: True: it is in the table, or was until it expired. False: the table does not have it now. None: it
-            cannot be told, and `error` says why.
+            is unknown, and `error` says why.
         snapshot: the snapshot as which it landed.
         fenced: nothing lands under its key, or its number, any more. Without a fence, what is not there may still land.
         error: what a tower would answer if the write were sent again; None if it would take it, or has it.

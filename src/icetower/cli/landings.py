@@ -41,8 +41,8 @@ def landed(
 ) -> None:
     """Show whether a write is in its table, after a lost answer.
 
-    The exit status is 0 if it has landed, 3 if the table does not have it now, and 1 if that is unknown. A write
-    that is not there may be on its way yet; `icetower fence` makes sure that it never lands.
+    The exit status is 0 if it has landed, 3 if the table does not have it now, and 1 if that is unknown. A write that
+    is not there may be on its way yet; `icetower fence` makes sure that it never lands.
 
     \b
     Example:

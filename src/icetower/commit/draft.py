@@ -14,8 +14,8 @@ import orjson
 
 from icetower.admission.admitted import Admitted
 from icetower.commit.merging import merge_small
-from icetower.commit.twice import already_there
-from icetower.errors import CommitConflict, KeyMisused
+from icetower.commit.twice import already_there, repeated, reused
+from icetower.errors import CommitConflict
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.change import COUNTED, Change, Touched, own_added_entries, summary_totals
 from icetower.iceberg.entries import Live, NeedsFiles
@@ -98,6 +98,8 @@ class _Finisher:
     def run(self) -> None:
         staged, member = self._staged, self._member
         ref = member.updates.target_ref
+        if len(member.changes) > 1 and (again := repeated(member)):
+            raise already_there(again)
         if not creates(member.requirements):
             _check_refs_kept(staged.refs, member)
             if member.judge_again is not None:
@@ -562,12 +564,3 @@ def _check_fits(staged: StagedTable, change: Change) -> None:
                 "the table was upgraded; refresh and write again",
                 rule="commit.delete-format",
             )
-
-
-def reused(path: str) -> KeyMisused:
-    return KeyMisused(
-        f"manifest {path} is in the table already, by another snapshot; a manifest belongs to one snapshot: look "
-        "whether the commit landed, and write new manifests",
-        rule="manifest.reused",
-        next_step="refresh",
-    )

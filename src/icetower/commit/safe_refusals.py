@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from icetower.admission.identity import Identity
-from icetower.commit.draft import reused
 from icetower.commit.head import Heads
 from icetower.commit.live_files import LiveFiles
 from icetower.commit.replays import Replays
-from icetower.commit.twice import already_there, is_picked
+from icetower.commit.twice import already_there, is_picked, reused
 from icetower.errors import CommitStateUnknown, IcetowerError, KeyMisused, NotFound
 from icetower.files.changes import Manifests
 from icetower.iceberg.listing import Listing

@@ -157,6 +157,9 @@ def again_of(member: Admitted, branch: Branch) -> Again | None:
     landed = None
     if len(there) == len(paths) and _only_appends(member, line, branch.staged.view.get("properties") or {}):
         landed = _landed(member.principal, there, branch)
+    again = next((row.path for change in line for row in change.diff.added if row.path in branch.listing), None)
+    if again is not None:
+        return Again(landed, reused(again))
     return Again(landed, already_there(sorted(there), f"{member.identifier}, on branch {branch.ref}"))
 
 
@@ -169,6 +172,28 @@ def already_there(paths: Sequence[str], where: str = "the table") -> KeyMisused:
         "file",
         rule="file.exists",
     )
+
+
+def reused(path: str) -> KeyMisused:
+    """The refusal of a commit that names a manifest of the table as its own."""
+    return KeyMisused(
+        f"manifest {path} is in the table already, by another snapshot; a manifest belongs to one snapshot: look "
+        "whether the commit landed, and write new manifests",
+        rule="manifest.reused",
+        next_step="refresh",
+    )
+
+
+def repeated(member: Admitted) -> list[str]:
+    """The data files that two snapshots of a commit add, and that none between them takes out."""
+    there: set[str] = set()
+    again: set[str] = set()
+    for change in _line(member, member.ref) if member.ref else ():
+        there.difference_update(touched.file.path for touched in change.removed)
+        added = {touched.file.path for touched in change.added if touched.file.content == DATA}
+        again |= added & there
+        there |= added
+    return sorted(again)
 
 
 def brought(member: Admitted) -> list[str]:

@@ -60,10 +60,10 @@ class Landing:
     """What is known of a write.
 
     Attributes:
-        landed: None: it cannot be told.
+        landed: None: it is unknown.
         snapshot: as which it landed.
         fenced: nothing lands under its name any more.
-        error: why it cannot be told; what the write would be refused with, were it sent again.
+        error: why it is unknown; or what the write would be refused with, were it sent again.
     """
 
     landed: bool | None
@@ -127,7 +127,7 @@ class Landings:
         Raises:
             ContractViolation: the principal may not write to the table.
             TooManyRequests: the table has too many fences.
-            IcetowerError: it is not fenced, or that cannot be told; asked again, it will be.
+            IcetowerError: it may not be fenced; asked again, it will be.
         """
         _require_writer(principal, table, shadow)
         identity = wanted.identity(principal)

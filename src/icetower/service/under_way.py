@@ -1,6 +1,6 @@
 """Which writes are under way here: from when their requests are read until these are answered, or given up.
 
-Who has lost an answer asks whether the write has landed. While its request is under way, that cannot be told. The
+Who has lost an answer asks whether the write has landed. While its request is under way, that is unknown. The
 engine knows those in its queues (`Engine.under_way`), also where their clients have hung up; here are those that the
 gate still looks at.
 """
