@@ -56,7 +56,7 @@ class Server:
                 self.asked.set()
                 if answer is ...:
                     threading.Event().wait(60)
-                if answer is None:
+                if answer is None or answer is ...:
                     return
                 connection.sendall(answer)
 

@@ -134,9 +134,16 @@ def test_a_group_keeps_the_processor_for_each_of_its_members() -> None:
 
 
 def test_appends_make_few_files() -> None:
-    run = run_one(replace(BASE, pattern="appends", inter_arrival_ms=8.0), 1)
-    assert run.figures[BEGUN].success_pct > 99.9
-    assert run.swaps <= 600 / 0.2 + 1
+    """As many snapshots a second at most as the interval says, and the fewer the more appends a group holds."""
+    often = replace(BASE, pattern="appends", inter_arrival_ms=8.0)
+    spread, steady, seldom = (
+        run_one(setup, 1)
+        for setup in (often, replace(often, append_spread_s=0.0), replace(often, append_interval_s=0.2))
+    )
+    for run in (spread, steady, seldom):
+        assert run.figures[BEGUN].success_pct > 99.9
+    assert spread.swaps < steady.swaps <= 600 / often.append_interval_s + 1
+    assert seldom.swaps <= 600 / 0.2 + 1
 
 
 @pytest.mark.parametrize("pattern", LATER)

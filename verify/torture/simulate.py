@@ -30,7 +30,7 @@ from verify.torture.judge import ISOLATION, Judge, Violation
 from verify.torture.ledger import Bundle, Intent
 from verify.torture.towers import SimAmbient, Tower, task_factory
 from verify.torture.world import Door, Faults, World, contract_of
-from verify.torture.writing import PARTITIONS
+from verify.torture.writing import PARTITIONS, Gone
 
 SCHEMA = {
     "type": "struct",
@@ -248,7 +248,10 @@ class _Run:
                 head = HeadState(location, orjson.loads(await door.read(location)))
             except IcetowerError:
                 continue
-            attempt = prepare(intent, head)
+            try:
+                attempt = prepare(intent, head)
+            except Gone:  # the head that it read is an old one by now, and has expired
+                continue
             if attempt is None:
                 return "skipped"
             self.judge.sent(attempt)
