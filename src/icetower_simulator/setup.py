@@ -199,8 +199,8 @@ class Setup:
     appends_max: int = 2_048
     pipeline_max: int = 2
     append_interval_s: float = 0.02
-    append_spread_s: float = 0.0016
-    append_interval_max_s: float = 0.05
+    append_spread_s: float = 0.002
+    append_interval_max_s: float = 0.052
     data_bytes: int = 1024 * KIB
     prepared: bool = False
 

@@ -227,11 +227,11 @@ def test_nobody_is_lost_doubled_overtaken_or_starved(steps: list[tuple[str, Any]
 def test_rows_of_one_group_are_bounded_and_nobody_starves_for_it() -> None:
     """Small requests go on beside one that is larger than a group, and that one has its turn first in the next."""
     named = Named()
+    part: Any = None
 
-    def put(name: str, size_bytes: int) -> None:
-        member = AdmittedAppend(
-            Identity.of_append(name[0], "main", None, None), TABLE, (), "c", 1, "", rows=Batch((), 1, size_bytes)
-        )
+    def put(name: str, size_bytes: int, parts: int = 1) -> None:
+        rows = Batch((part,) * parts, 1, size_bytes)
+        member = AdmittedAppend(Identity.of_append(name[0], "main", None, None), TABLE, (), "c", 1, "", rows=rows)
         named.members[name] = Waiting(member, NOBODY, 0.0, frozenset())
         named.queue.put(named.members[name])
 
@@ -242,3 +242,6 @@ def test_rows_of_one_group_are_bounded_and_nobody_starves_for_it() -> None:
     named.put("d1 d2")  # commits bring no rows
     put("a3", 11)
     assert named.names(named.queue.take(9, 9, 0.0, 10)) == "d1 a3 d2"
+    for name in ("a4", "b2", "a5", "b3"):  # each partition is a file: 512 of one row take longer than their bytes
+        put(name, 4, parts=400)
+    assert [named.names(named.queue.take(9, 9, 0.0)) for _ in range(4)] == ["a4", "b2", "a5", "b3"]

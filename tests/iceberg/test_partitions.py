@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from datetime import date, timedelta
 from decimal import Decimal
 from typing import Any
@@ -145,3 +146,9 @@ def test_r5_values_of_a_type_are_those_that_were_written_as_it(kind: str) -> Non
 )
 def test_r5_the_unit_and_the_scale_of_what_was_written_count(written: Any, kind: str, fits: bool) -> None:
     assert holds_values_of(written, kind) is fits
+
+
+@pytest.mark.parametrize("value", [3.4028234663852886e38, -3.4028234663852886e38, 1.401298464324817e-45])
+def test_the_largest_and_the_least_single_have_a_name(value: float) -> None:
+    """With fewer digits than it has, the largest rounds up to what no 32 bits hold."""
+    assert struct.pack("<f", float(human_value(field("identity", "float"), value))) == struct.pack("<f", value)

@@ -268,3 +268,51 @@ def test_rows_that_replace_others_name_every_column() -> None:
     assert len(rows_of(arrow_request(marked), UPSERTED, **said)) == 1
     assert refused(arrow_request(marked.set_column(1, "_operation", pa.array(["upsert"]))), UPSERTED, **said).rule
     assert len(rows_of(request({"id": 1}), UPSERTED, key="k")) == 1
+
+
+def test_defaults_do_not_make_much_of_little() -> None:
+    """Ten thousand rows of nothing, in a table whose owner has given a column a long default, would be gigabytes."""
+    long = column(2, "s", "string") | {"write-default": "x" * 10_000}
+    table = metadata([column(1, "id", "int"), long], version=3)
+    empty = pa.table({"id": pa.array([None] * 10_000, pa.int32())})
+    for sent in (request(*({} for _ in range(10_000))), arrow_request(empty)):
+        error = refused(sent, table)
+        assert error.rule == "limit.rows"
+        assert (
+            "the defaults of columns that the rows leave out, above all s, would take 100000000 bytes" in error.message
+        )
+    assert len(rows_of(request({}, {"s": "y"}), table)) == 2
+
+
+def test_values_within_others_are_counted() -> None:
+    bits = pa.array([[True] * 2_000_000], pa.list_(pa.bool_()))
+    list_type = {"type": "list", "element-id": 9, "element": "boolean", "element-required": False}
+    table = metadata([column(1, "bits", list_type)])
+    assert refused(arrow_request(pa.table({"bits": bits})), table).rule == "limit.rows"
+
+
+def test_row_keys_of_arrow_are_the_same_whatever_the_order_of_columns_and_batches() -> None:
+    table = metadata([column(1, "a", "int"), column(2, "b", "string"), column(3, "_idempotency_key", "string")])
+    rows = pa.table({"a": pa.array([1, 2, 2, None], pa.int32()), "b": ["x", "y", "y", None]})
+    other = pa.concat_tables([rows.slice(0, 1), rows.slice(1)]).select(["b", "a"])
+    found = [
+        [row["_idempotency_key"] for row in rows_of(arrow_request(each), table, key="k")] for each in (rows, other)
+    ]
+    assert found[0] == found[1]
+    assert len(set(found[0])) == 4
+    bare = arrow_request(pa.table({"z": [1, 2]}))
+    assert len({row["_idempotency_key"] for row in rows_of(bare, table, key="k", ignores_unknown=True)}) == 2
+
+
+def test_rows_without_a_key_of_their_own_get_one_beside_rows_that_have_one() -> None:
+    table = metadata([column(1, "a", "int"), column(2, "_idempotency_key", "string")])
+    named = {"a": 1, "_idempotency_key": "own"}
+    bare = ({"a": 2}, {"a": 2, "_idempotency_key": None})
+    arrow = pa.table({"a": pa.array([1, 2, 2], pa.int32()), "_idempotency_key": ["own", None, None]})
+    for sent in (request(named, *bare), arrow_request(arrow)):
+        keys = [row["_idempotency_key"] for row in rows_of(sent, table, key="k")]
+        assert keys[0] == "own"
+        assert None not in keys
+        assert len(set(keys)) == 3
+    nothing = arrow_request(pa.table({"a": pa.array([1], pa.int32()), "_idempotency_key": pa.nulls(1)}))
+    assert rows_of(nothing, table, key="k")[0]["_idempotency_key"]

@@ -21,7 +21,7 @@ from icetower.iceberg import transforms
 from icetower.iceberg.partitions import spec_of
 from icetower.rows.batches import PARTITIONS_MAX, Batch, batch_of
 from icetower.rows.decoding import decoded
-from icetower.rows.encoding import NewFile, encode
+from icetower.rows.encoding import BLOOMS_MAX_BYTES, NewFile, encode
 from icetower.rows.schemas import row_schema
 from tests.rows.making import arrow_request, by, column, metadata, request
 
@@ -109,15 +109,15 @@ def test_columns_have_the_table_s_ids_and_statistics_are_those_of_the_file() -> 
 
 def test_files_row_groups_codec_and_bloom_filters_are_as_the_table_says() -> None:
     asked = {
-        "write.target-file-size-bytes": "4000",
+        "write.target-file-size-bytes": "4000",  # 64 KiB are the least
         "write.parquet.row-group-size-bytes": "1000",
         "write.parquet.compression-codec": "gzip",
         "write.parquet.bloom-filter-enabled.column.id": "true",
     }
     table = metadata(COLUMNS, properties=asked)
-    files = made(table, batch(table, *({"id": n, "region": f"r{n}"} for n in range(1_000))))
-    assert len(files) > 5
-    assert [row["id"] for file in files for row in read(file)] == list(range(1_000))
+    files = made(table, batch(table, *({"id": n, "region": f"r{n}"} for n in range(9_000))))
+    assert 3 < len(files) < 10
+    assert [row["id"] for file in files for row in read(file)] == list(range(9_000))
     meta = pq.ParquetFile(io.BytesIO(files[0].data)).metadata
     assert meta.num_row_groups > 1
     assert meta.row_group(0).column(0).compression == "GZIP"
@@ -246,3 +246,35 @@ def test_no_row_is_lost_doubled_or_another_s(sent: list[list[dict[str, Any]]], s
         for row in rows
     )
     assert found == wanted
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        {"write.parquet.bloom-filter-fpp.column.id": "1e-300"},
+        {"write.parquet.bloom-filter-fpp.column.id": "1e-300", "write.parquet.bloom-filter-max-bytes": str(2**30)},
+        {"write.parquet.bloom-filter-fpp.column.id": "1e-300", "write.parquet.row-group-size-bytes": "1"},
+    ],
+)
+def test_bloom_filters_are_bounded_whatever_a_table_asks_for(hostile: dict[str, str]) -> None:
+    """A filter of 128 MiB for one row of one number: what its owner may ask for, all others would wait for."""
+    asked = {f"write.parquet.bloom-filter-enabled.column.{name}": "true" for name in ("id", "region")}
+    table = metadata(COLUMNS, properties=asked | hostile)
+    [file] = made(table, batch(table, *({"id": n, "region": "r"} for n in range(1_000))))
+    assert len(file.data) <= BLOOMS_MAX_BYTES + 256 * 1024
+    assert pq.ParquetFile(io.BytesIO(file.data)).metadata.num_row_groups <= 10
+    assert [row["id"] for row in read(file)] == list(range(1_000))
+
+
+@pytest.mark.parametrize("codec", ["zstd", "gzip", "brotli", "snappy", "lz4", "uncompressed"])
+def test_sizes_and_levels_are_bounded_whatever_a_table_asks_for(codec: str) -> None:
+    """One row a file, a row group or a page, at the highest level, would hold the encoder's threads for minutes."""
+    sizes = ("target-file-size-bytes", "parquet.row-group-size-bytes", "parquet.page-size-bytes")
+    hostile = {f"write.{name}": "1" for name in sizes} | {
+        "write.parquet.compression-codec": codec,
+        "write.parquet.compression-level": "22",
+    }
+    table = metadata(COLUMNS, properties=hostile)
+    files = made(table, batch(table, *({"id": n, "region": "r"} for n in range(2_000))))
+    assert len(files) <= 3
+    assert all(pq.ParquetFile(io.BytesIO(file.data)).metadata.num_row_groups <= 20 for file in files)

@@ -330,7 +330,8 @@ class Gate:
         """Say whether rows may go on. Arguments and errors as of `admit`. `way`: theirs, to `table`."""
         now_ms = self._ambient.now_ms()
         filled = way.with_slot(head.metadata, now_ms)
-        seed = request.seed or str(identity.key or identity.application or self._ambient.uuid4())
+        # A key is its principal's: equal rows of two are not one row that came twice.
+        seed = f"{principal.name}\n{request.seed or identity.key or identity.application or self._ambient.uuid4()}"
         facts = RowsFacts(principal, table, head, request, identity, now_ms, filled, seed, way.whole)
         appends.check_table(facts)
         if request.size_bytes <= ON_LOOP_BYTES:

@@ -24,9 +24,9 @@ class Limits:
     """A group of nothing but appends by the fast path, or rows, begins so long after the last one with any, where the
     table does not say how many snapshots a second it wants. Each group is a snapshot, and Spark's streaming source
     reads snapshot by snapshot (trap L3)."""
-    append_spread_s: float = 0.0016
+    append_spread_s: float = 0.002
     """So much longer for each append that the last one held: the more agents write, the fewer and larger the files."""
-    append_interval_max_s: float = 0.05
+    append_interval_max_s: float = 0.052
     """But no longer than this because of it."""
     queue_max: int = 2_048
     """Commits that wait for one table; more are held back before they enter."""

@@ -22,6 +22,8 @@ from icetower.table.head import HeadState
 
 ROWS_MAX_BYTES = 8 * 1024 * 1024
 """Rows of one group, in memory: they are made into files while other commits to the table wait."""
+FILE_COST_BYTES = 16 * 1024
+"""What a partition more counts for, each of which is a file: so a group has some hundred files at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +100,9 @@ class Waiting:
 
     @property
     def rows_bytes(self) -> int:
-        """What its rows take in memory; 0 where it brings none."""
+        """What its rows take in memory, and for their files in it; 0 where it brings none."""
         rows = self.member.rows if isinstance(self.member, AdmittedAppend) else None
-        return 0 if rows is None else rows.size_bytes
+        return 0 if rows is None else rows.size_bytes + FILE_COST_BYTES * max(0, len(rows.parts) - 1)
 
     @property
     def over(self) -> bool:

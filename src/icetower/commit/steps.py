@@ -47,6 +47,8 @@ CACHE_SHARE = 0.25
 """The part of the caches' budget that tables' workers hold until their queues are empty: each of them, and all."""
 
 ENCODING_THREADS = 4
+SHORT_BYTES = 512 * 1024
+"""Groups with so many bytes of rows have a thread of their own, and large ones elsewhere hold none of them."""
 """Rows of so many tables are made into files at once; pyarrow works without the interpreter's lock for most of it."""
 
 PLAN_SHARE = 0.5
@@ -294,6 +296,7 @@ class Planner:
         self._ambient = ambient
         self._limits = limits
         self._encoding = Threads(ENCODING_THREADS, "rows")
+        self._short_encoding = Threads(1, "short-rows")
 
     async def step(
         self,
@@ -407,7 +410,9 @@ class Planner:
         """The files for the rows of some appends, made away from the event loop."""
         batches = [append.rows for append in appends if append.rows is not None]
         try:
-            return await self._encoding.run(lambda: encode(batches, metadata, self._ambient.uuid4))
+            size_bytes = sum(batch.size_bytes for batch in batches)
+            threads = self._short_encoding if size_bytes <= SHORT_BYTES else self._encoding
+            return await threads.run(lambda: encode(batches, metadata, self._ambient.uuid4))
         except IcetowerError:
             raise
         except Exception as error:  # one request's oddity: its group is tried again in halves, and it is refused alone

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from icetower.errors import ValidationFailed
 from icetower.protocol.arrow_streams import refuse
+from icetower.protocol.row_limits import BODY_MAX_BYTES
 from icetower.rows.arrow import pyarrow
 
 DECODED_TIMES_MAX = 4
 """So many times its length a stream may have decoded: validity bitmaps and padding add a little."""
 
 DECODED_SLACK_BYTES = 64 * 1024
+LEAVES_MAX = BODY_MAX_BYTES // 4
+"""Values of one request, however deep they lie: as many as there is room for, of four bytes each. Of booleans, a body
+could hold thirty times as many."""
 
 
 def read_stream(data: bytes) -> Any:
@@ -36,9 +41,29 @@ def read_stream(data: bytes) -> Any:
             table = pa.Table.from_batches(batches, reader.schema)
     except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError, NotImplementedError) as error:
         refuse(f"it cannot be read: {str(error)[:300]}", error)
+    values = sum(_leaves(chunk) for column in table.columns for chunk in column.chunks)
+    if values > LEAVES_MAX:
+        raise ValidationFailed(
+            f"the stream has {values} values, those within lists and structs included; at most {LEAVES_MAX} go into "
+            "one request. Send several, each under a key of its own",
+            rule="limit.rows",
+        )
     if table.nbytes > DECODED_TIMES_MAX * len(data) + DECODED_SLACK_BYTES:
         refuse(f"its {len(data)} bytes stand for {table.nbytes}; columns must not share their buffers")
     return table
+
+
+def _leaves(array: Any) -> int:
+    """How many values an array has, with those that lie within them in their place."""
+    pa = pyarrow()
+    kind = array.type
+    if pa.types.is_struct(kind):
+        return sum(_leaves(part) for part in array.flatten())
+    if pa.types.is_map(kind):
+        return _leaves(array.keys) + _leaves(array.items)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return max(len(array), _leaves(array.values))
+    return len(array)
 
 
 _PLAIN = (

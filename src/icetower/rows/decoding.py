@@ -7,11 +7,10 @@ the contract says so. Of rows that do not fit a few are named, each with its col
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import orjson
 
@@ -29,6 +28,9 @@ from icetower.rows.values import Unfit, clean, converted, of_column
 
 NAMED_MAX = 20
 """Rows that a refusal names."""
+
+DEFAULTS_MAX_BYTES = 8 * 1024 * 1024
+"""What the defaults of columns that rows leave out may take, in one request."""
 
 RULE = "rows.values"
 _LEFT_OUT = object()
@@ -104,6 +106,35 @@ def _check_cells(rows: int, schema: RowSchema) -> None:
         )
 
 
+def _check_defaults(left_out: Mapping[str, int], schema: RowSchema) -> None:
+    """Raises `ValidationFailed` where defaults would make much of little.
+
+    Args:
+        left_out: columns with defaults, and how many rows leave them out.
+    """
+    size_bytes = sum(_size_of(schema.defaults[name]) * rows for name, rows in left_out.items())
+    if size_bytes > DEFAULTS_MAX_BYTES:
+        longest = max(left_out, key=lambda name: _size_of(schema.defaults[name]) * left_out[name])
+        raise ValidationFailed(
+            f"the defaults of columns that the rows leave out, above all {clean(longest, 200)}, would take "
+            f"{size_bytes} bytes; at most {DEFAULTS_MAX_BYTES} go into one request. Send fewer rows at once, each part "
+            "under a key of its own, or name the column",
+            rule="limit.rows",
+        )
+
+
+def _size_of(default: Any) -> int:
+    match default:
+        case str() | bytes():
+            return len(default)
+        case Mapping():
+            return sum(_size_of(each) for pair in cast("Mapping[Any, Any]", default).items() for each in pair)
+        case list() | tuple():
+            return sum(map(_size_of, cast("list[Any]", default)))
+        case _:
+            return 8
+
+
 def _check_names(given: Sequence[str], schema: RowSchema, *, ignores_unknown: bool) -> None:
     for name in given:
         if name in schema.unwritable:
@@ -146,10 +177,13 @@ def _check_whole_columns(table: Any, needed: Sequence[str]) -> None:
 
 
 def _of_json(rows: Sequence[JSONRow], schema: RowSchema, key: str, *, ignores_unknown: bool) -> tuple[list[Any], ...]:
-    if key and not any(KEY_COLUMN in row for row in rows):
-        own = row_keys((orjson.dumps(row, option=orjson.OPT_SORT_KEYS) for row in rows), key)
-        rows = [{**row, KEY_COLUMN: each} for row, each in zip(rows, own, strict=True)]
+    if key:
+        bare = [row for row in rows if row.get(KEY_COLUMN) is None]
+        own = iter(row_keys((orjson.dumps(row, option=orjson.OPT_SORT_KEYS) for row in bare), key))
+        rows = [row if row.get(KEY_COLUMN) is not None else {**row, KEY_COLUMN: next(own)} for row in rows]
     _check_names(list(dict.fromkeys(name for row in rows for name in row)), schema, ignores_unknown=ignores_unknown)
+    left_out = {name: sum(name not in row for row in rows) for name in schema.defaults}
+    _check_defaults(left_out, schema)
     bad: list[BadRow] = []
     columns = tuple(_column(rows, field, schema.defaults, bad) for field in schema.fields)
     if bad:
@@ -184,14 +218,24 @@ def _column(rows: Sequence[JSONRow], field: Any, defaults: Mapping[str, Any], ba
 
 def _of_arrow(table: Any, schema: RowSchema, key: str, *, ignores_unknown: bool) -> Any:
     pa, pc = pyarrow(), compute()
-    if key and KEY_COLUMN not in table.column_names:
-        own = row_keys((json.dumps(row, sort_keys=True, default=str) for row in table.to_pylist()), key)
-        table = table.append_column(KEY_COLUMN, pa.array(own))
     names: list[str] = table.column_names
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ValidationFailed(f"the stream has the column {clean(twice, 200)} twice", rule="rows.columns")
     _check_names(names, schema, ignores_unknown=ignores_unknown)
+    count = table.num_rows
+    table = table.select(sorted(name for name in names if name in schema.names))
+    names = table.column_names
+    _check_defaults({name: count for name in schema.defaults if name not in names}, schema)
+    if key:
+        others = [name for name in names if name != KEY_COLUMN]
+        given = table.column(KEY_COLUMN) if KEY_COLUMN in names else None
+        if given is None or given.null_count:
+            own = pa.chunked_array([row_keys(_row_bytes(table.select(others)) if others else [b""] * count, key)])
+            if given is not None and given.null_count < count:
+                own = pc.if_else(pc.is_valid(given), given, own.cast(given.type))
+            table = table.select(others).append_column(KEY_COLUMN, own) if others else pa.table({KEY_COLUMN: own})
+            names = table.column_names
     arrays: list[Any] = []
     bad: list[BadRow] = []
     for field in schema.fields:
@@ -203,9 +247,9 @@ def _of_arrow(table: Any, schema: RowSchema, key: str, *, ignores_unknown: bool)
                     rule=RULE,
                 )
         elif field.name in schema.defaults:
-            array = made([schema.defaults[field.name]] * table.num_rows, field.type)
+            array = made([schema.defaults[field.name]] * count, field.type)
         else:
-            array = made([None] * table.num_rows, field.type)
+            array = made([None] * count, field.type)
         if not field.nullable and array.null_count:
             positions = pc.indices_nonzero(pc.is_null(array))
             problem = "null does not fit; it takes a value, for it is required"
@@ -214,6 +258,13 @@ def _of_arrow(table: Any, schema: RowSchema, key: str, *, ignores_unknown: bool)
     if bad:
         _refuse(bad)
     return pa.Table.from_arrays(arrays, schema=schema.arrow)
+
+
+def _row_bytes(table: Any) -> Iterator[bytes]:
+    """Each row as Arrow writes it: as Python values, a row with many would hold the interpreter's lock for long."""
+    for batch in table.combine_chunks().to_batches():
+        for at in range(batch.num_rows):
+            yield batch.slice(at, 1).serialize().to_pybytes()
 
 
 def fitted(array: Any, field: Any, path: str) -> Any:

@@ -1,13 +1,15 @@
 """The data files of a group: rows of many requests, as few Parquet files as their partitions allow. Pure.
 
-Written as the table asks: sort order, compression, sizes of files, row groups and pages, bloom filters, and (by the
-footer, as for anybody's files) the metrics that manifests keep. The owner of each row is recorded by its position.
+Written as the table asks: sort order, compression, sizes of files, row groups and pages, bloom filters, and the metrics
+that manifests keep (by the footer, as for anybody's files). What others would wait for is bounded. The owner of each
+row is recorded by its position.
 
 Source of the properties and their defaults: Iceberg 1.12, `TableProperties`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,8 +39,20 @@ _CODECS = {
     "uncompressed": "none",
     "none": "none",
 }
+_LEVELS = {"zstd": 9, "gzip": 9, "brotli": 6}
+"""Higher levels take seconds for a few megabytes, and other tables' rows would wait. A compaction may use them."""
+
+FILE_MIN_BYTES = 64 * 1024
+GROUP_MIN_ROWS = 100
+PAGE_MIN_BYTES = 1024
+"""Whatever the table says: else each row could be a file, a row group or a page. Iceberg's writers, too, look after 100
+rows first whether a group is full."""
+
 _BLOOM = "write.parquet.bloom-filter-"
 _BLOOM_FPP = 0.01
+_BLOOM_MIN_BYTES = 32
+BLOOMS_MAX_BYTES = 8 * _MIB
+"""Of all filters of a file together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +96,7 @@ class _Settings:
         self.sorting = _sorting(metadata)
         self.codec = _CODECS.get(self.properties.get("write.parquet.compression-codec", "zstd").lower(), "zstd")
         self.level = self._whole("write.parquet.compression-level", None)
-        self.file_bytes = self._whole("write.target-file-size-bytes", 512 * _MIB) or 512 * _MIB
+        self.file_bytes = max(FILE_MIN_BYTES, self._whole("write.target-file-size-bytes", 512 * _MIB) or 0)
         self.group_bytes = self._whole("write.parquet.row-group-size-bytes", 128 * _MIB) or 128 * _MIB
 
     def _whole(self, name: str, default: int | None) -> int | None:
@@ -92,33 +106,39 @@ class _Settings:
     def writing(self, table: Any) -> dict[str, Any]:
         """Arguments for `pyarrow.parquet.write_table`."""
         level = self.level if self.codec in ("zstd", "gzip", "brotli") else None
-        ranges = {"zstd": (1, 19), "gzip": (1, 9), "brotli": (0, 11)}
-        if level is not None and not ranges[self.codec][0] <= level <= ranges[self.codec][1]:
-            level = None
+        if level is not None:
+            level = min(level, _LEVELS[self.codec])
         row_bytes = max(1, table.nbytes // max(1, table.num_rows))
+        group_rows = max(GROUP_MIN_ROWS, min(1_048_576, self.group_bytes // row_bytes))
         found: dict[str, Any] = {
             "compression": self.codec,
-            "row_group_size": max(1, min(1_048_576, self.group_bytes // row_bytes)),
-            "data_page_size": self._whole("write.parquet.page-size-bytes", _MIB),
+            "row_group_size": group_rows,
+            "data_page_size": max(PAGE_MIN_BYTES, self._whole("write.parquet.page-size-bytes", _MIB) or 0),
             "dictionary_pagesize_limit": self._whole("write.parquet.dict-size-bytes", 2 * _MIB),
             "store_schema": False,
             "write_statistics": True,
         }
         if level is not None:
             found["compression_level"] = level
-        blooms = self._blooms(table)
+        blooms = self._blooms(table, group_rows)
         return found | ({"bloom_filter_options": blooms} if blooms else {})
 
-    def _blooms(self, table: Any) -> dict[str, dict[str, Any]]:
+    def _blooms(self, table: Any, group_rows: int) -> dict[str, dict[str, Any]]:
+        """Each no longer than the table says, and all of them together bounded."""
         begin = f"{_BLOOM}enabled.column."
-        found: dict[str, dict[str, Any]] = {}
+        columns: list[str] = []
         for name, value in self.properties.items():
             column = name[len(begin) :]
-            if name.startswith(begin) and value.lower() == "true" and column in table.column_names:
-                if pyarrow().types.is_boolean(table.schema.field(column).type):
-                    continue  # Parquet has no bloom filter of booleans
-                found[column] = {"ndv": max(1, table.num_rows), "fpp": self._fpp(column)}
-        return found
+            asked = name.startswith(begin) and value.lower() == "true" and column in table.column_names
+            if asked and not pyarrow().types.is_boolean(table.schema.field(column).type):  # of these Parquet has none
+                columns.append(column)
+        filters = max(1, len(columns)) * -(-table.num_rows // group_rows)
+        own_max = self._whole("write.parquet.bloom-filter-max-bytes", _MIB) or _MIB
+        max_bytes = min(own_max, BLOOMS_MAX_BYTES // filters)
+        if max_bytes < _BLOOM_MIN_BYTES:
+            return {}
+        ndv = max(1, min(table.num_rows, group_rows))
+        return {column: {"ndv": ndv, "fpp": max(self._fpp(column), _fpp_within(ndv, max_bytes))} for column in columns}
 
     def _fpp(self, column: str) -> float:
         try:
@@ -126,6 +146,16 @@ class _Settings:
         except ValueError:
             return _BLOOM_FPP
         return fpp if 0.0 < fpp < 1.0 else _BLOOM_FPP
+
+
+def _fpp_within(ndv: int, max_bytes: int) -> float:
+    """The least probability of a false positive for which a filter of so many values takes no more bytes.
+
+    Source: Parquet, "Bloom Filter": a split block filter of `n` values takes ``-8 n / ln(1 - fpp^(1/8))`` bits, rounded
+    up to a power of two.
+    """
+    bits = 8 * 2 ** int(math.log2(max_bytes))
+    return min(0.99, (1 - math.exp(-8 * ndv / bits)) ** 8)
 
 
 def _files(parts: Sequence[tuple[int, Part]], settings: _Settings, new_name: Callable[[], str]) -> list[NewFile]:
