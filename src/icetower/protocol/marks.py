@@ -33,6 +33,9 @@ DECIDED = "icetower.decided-at"
 REVERTS = "icetower.reverts"
 """The ids of snapshots that this one takes back, with commas between them."""
 
+REVERTS_OF = "icetower.reverts-of"
+"""The principals whose writes it takes back, with commas between them: a snapshot may hold rows of several."""
+
 MEDIATOR = "icetower.wal."
 """How the words begin by which a mediator tells how far it has read a write-ahead log."""
 
@@ -73,7 +76,9 @@ GROUP_SIZE = "icetower.group-size"
 BASE = "icetower.base-snapshot"
 """The snapshot on which the client had prepared a commit that the tower rebased; ``none`` for a table without one."""
 
-OF_CLIENTS = frozenset({KEY, BLIND, APPLICATION, SEQUENCE, FILTER, ISOLATION, READ_SNAPSHOT, DECIDED, REVERTS})
+OF_CLIENTS = frozenset(
+    {KEY, BLIND, APPLICATION, SEQUENCE, FILTER, ISOLATION, READ_SNAPSHOT, DECIDED, REVERTS, REVERTS_OF}
+)
 OF_THE_TOWER = frozenset({REF, PRINCIPAL, CLIENT_LIST, GROUP_FILE, GROUP_SIZE, BASE})
 """Every word of a summary, but for those of mediators."""
 

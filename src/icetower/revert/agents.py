@@ -16,7 +16,7 @@ from icetower.errors import BadRequest, NotFound, ValidationFailed
 from icetower.iceberg.manifests import DataFile, Manifest, read_manifest, read_manifest_list
 from icetower.iceberg.metadata import MAIN, ancestors
 from icetower.iceberg.records import DELETED
-from icetower.protocol.marks import GROUP_FILE, PRINCIPAL, REVERTS
+from icetower.protocol.marks import GROUP_FILE, PRINCIPAL, REVERTS, REVERTS_OF
 from icetower.protocol.snapshots import Snapshot
 from icetower.revert.reverting import Own, Plan, Reverting
 from icetower.revert.taking_back import Draft, Drafting
@@ -44,9 +44,14 @@ class Wanted:
     principals: tuple[str, ...] = ()
     only: frozenset[int] | None = None
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The principals whose commits are meant."""
+        return self.principals or (self.agent,)
+
     def of(self, principal: object) -> bool:
         """Whether this principal's commits are meant."""
-        return principal in (self.principals or (self.agent,))
+        return principal in self.names
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,7 @@ class Agent:
         chain = self._chain()
         await self._check_known(chain[0])
         written = await self._own(chain)
-        reverts = _taken_back_before(chain, written)
+        reverts = _taken_back_before(chain, written, self._wanted)
         own: dict[int, Own | None] = written | reverts
         if not own:
             return Plan((), (), (), ())
@@ -200,7 +205,7 @@ class Agent:
             restored,
             naming.snapshot_id,
             naming.now_ms,
-            naming.words,
+            {REVERTS_OF: ",".join(self._wanted.names), **naming.words},
             naming.new_name,
         ).draft(plan)
 
@@ -219,16 +224,21 @@ def _own_files(group: Group, wanted: Wanted) -> Own:
     return own
 
 
-def _taken_back_before(chain: list[JSON], own: Mapping[int, object]) -> dict[int, None]:
+def _taken_back_before(chain: list[JSON], own: Mapping[int, object], wanted: Wanted) -> dict[int, None]:
     """Commits that have taken some of it back already belong to it, and so do those that took these back, and so on.
+
+    What took back another principal's rows of the same snapshots is somebody else's commit.
 
     Raises `BadRequest`.
     """
     ids = {str(chain[at]["snapshot-id"]) for at in own}
     found: dict[int, None] = {}
     for at, snapshot in enumerate(chain):
-        named = set(str((snapshot.get("summary") or {}).get(REVERTS, "")).split(",")) - {""}
+        summary: Mapping[str, Any] = snapshot.get("summary") or {}
+        named = set(str(summary.get(REVERTS, "")).split(",")) - {""}
         if not named & ids or at in own:
+            continue
+        if REVERTS_OF in summary and not any(map(wanted.of, str(summary[REVERTS_OF]).split(","))):
             continue
         if named - ids:
             raise BadRequest(

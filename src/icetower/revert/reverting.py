@@ -20,6 +20,7 @@ from icetower.audit.items import Item
 from icetower.audit.live_files import LiveFiles
 from icetower.audit.wording import called, listed, name, names, partition_of, place_name
 from icetower.iceberg.deletes import Place, is_unpartitioned
+from icetower.protocol.marks import REVERTS, REVERTS_OF
 from icetower.revert.unread import Unread
 from icetower.table.groups import Span
 
@@ -190,7 +191,9 @@ class Reverting:
         if item.is_data:
             return
         if item.target is not None:
-            if item.target in self._extra or item.target in self._rows:
+            # Another's rows of a shared file, taken back before: beside position deletes there is room for more.
+            apart = self.format_version < 3 and {REVERTS, REVERTS_OF} <= commit.summary.keys()
+            if item.target in self._extra or (item.target in self._rows and not apart):
                 self._depend(commit, f"deleted rows of {name(item.target)}")
             return
         if item.is_equality:
