@@ -316,3 +316,18 @@ def test_rows_without_a_key_of_their_own_get_one_beside_rows_that_have_one() -> 
         assert len(set(keys)) == 3
     nothing = arrow_request(pa.table({"a": pa.array([1], pa.int32()), "_idempotency_key": pa.nulls(1)}))
     assert rows_of(nothing, table, key="k")[0]["_idempotency_key"]
+
+
+@pytest.mark.parametrize("days", [-719_163, 2_932_897])
+def test_moments_beyond_the_years_1_to_9999_are_refused_of_arrow_too(days: int) -> None:
+    """An hour of such a moment has no 32 bits, and readers do not find the row, or fail."""
+    list_type = {"type": "list", "element-id": 9, "element": "timestamptz", "element-required": False}
+    table = metadata([column(1, "d", "date"), column(2, "t", "timestamp"), column(3, "l", list_type)])
+    day = pa.array([None, days], pa.int32()).cast(pa.date32())
+    moment = pa.array([None, days * 86_400 * 10**6], pa.int64())
+    inner = pa.ListArray.from_arrays([0, 1, 2], moment.cast(pa.timestamp("us", "UTC")))
+    for name, array in (("d", day), ("t", moment.cast(pa.timestamp("us"))), ("l", inner)):
+        error = refused(arrow_request(pa.table({name: array})), table)
+        assert error.rule == "rows.values"
+        assert "outside of the years 1 to 9999" in error.message
+    assert len(rows_of(arrow_request(pa.table({"d": pa.array([dt.date.min, dt.date.max, None])})), table)) == 3

@@ -32,9 +32,9 @@ from pyiceberg.types import (
 )
 
 from icetower import Agent, AsyncAgent
-from icetower.agent import Patience, Written, merged_view, new_key
+from icetower.agent import Patience, Tower, Written, merged_view, new_key
 from icetower.agent.steps import Lost, Request
-from icetower.errors import Forbidden, IcetowerError, Unavailable, UsageError
+from icetower.errors import Forbidden, IcetowerError, KeyMisused, Unavailable, UsageError
 from verify.kit.tower_process import TowerProcess
 
 PRICES = Schema(
@@ -187,6 +187,35 @@ TARGET = Schema(*PRICES.fields, *CHANGES.fields[4:6], identifier_field_ids=[1])
 BY_AGENT = PartitionSpec(PartitionField(8, 1000, IdentityTransform(), "_agent"))
 
 
+def test_rows_are_found_and_fenced_by_the_key_of_their_call(
+    catalog: Catalog, namespace: str, tower: TowerProcess
+) -> None:
+    """Each request has a key of its own, which follows from the call's: nobody but the agent knows it."""
+    name = f"{namespace}.landings"
+    catalog.create_table(name, PRICES)
+    secret = tower.principal(
+        f"{namespace}_l", f"tables:\n  - {{table: {name}, operations: [append], partitions: all}}\n"
+    )
+    with Tower(tower.uri, secret) as client, Agent(tower.uri, secret, rows_max=1) as agent:
+        for key in ("readings of 2026-01-09", new_key()):
+            rows = [price(1, "1.00"), price(2, "2.00")]
+            assert client.landed(name, key).landed is False
+            done = agent.append(name, rows, key=key)
+            assert done.key == key
+            assert client.landed(name, key).landed is True
+            found = client.fence(name, key)
+            assert (found.landed, found.fenced) == (True, False)
+            assert agent.append(name, rows, key=key).outcome == "replayed"
+        count = len(contents(catalog, name))
+        for key in ("readings of 2026-01-10", new_key()):
+            assert client.fence(name, key).fenced
+            for rows in ([price(3, "3.00")], [price(3, "3.00"), price(4, "4.00")]):
+                with pytest.raises(KeyMisused) as error:
+                    agent.append(name, rows, key=key)
+                assert error.value.rule == "key.fenced"
+        assert len(contents(catalog, name)) == count == 4
+
+
 def test_an_agent_whose_changes_go_to_a_delta_table(catalog: Catalog, namespace: str, opened: Opened) -> None:
     name, deltas = f"{namespace}.prices", f"{namespace}.deltas"
     catalog.create_table(name, TARGET)
@@ -271,7 +300,7 @@ def test_a_refusal_is_the_towers_own(catalog: Catalog, namespace: str, opened: O
         agent.append(name, [price(1, "1.00"), price(2, "2.00", "us")])
     assert (refused.value.rule, refused.value.partitions) == ("contract.partitions", ("region=us",))
     assert refused.value.next_step == "request_partition"
-    assert "It is about row 2; no row was written" in str(refused.value)
+    assert "it is about row 2; no row was written" in str(refused.value)
     with pytest.raises(IcetowerError) as raised:
         agent.append(name, [{"sku": 1, "region": "eu", "price": 1.5}])
     assert raised.value.rule == "rows.values"

@@ -62,6 +62,11 @@ class NotOwned(ContractViolation):
         self.touches = touches
         self.layout = layout
 
+    def of_rows(self, rows: str) -> None:
+        """It is about some of the rows of a request alone: which."""
+        self._finding = f"{self._finding} (it is about {rows}; no row was written)"
+        self.message = self._finding + self._way_out
+
     def owned_by(self, owner: str) -> None:
         """Another contract owns them, or some of them. `owner`: its name, and its contact."""
         what = "it belongs" if len(self.partitions) == 1 else "some of them belong"

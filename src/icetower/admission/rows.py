@@ -18,7 +18,7 @@ from typing import Any
 from icetower.admission.admitted import AdmittedAppend
 from icetower.admission.identity import Identity, check_key
 from icetower.admission.quotas import check_quota
-from icetower.admission.refusals import refusal
+from icetower.admission.refusals import NotOwned, refusal
 from icetower.contracts.check import Clear, Touch, Undecided, Violation, check
 from icetower.contracts.model import Contract, Operation
 from icetower.contracts.terms import Layout
@@ -144,7 +144,11 @@ def check_row_partitions(sent: SentRows) -> None:
                 bad += [(finer, number if part.numbers is None else part.numbers[number - 1]) for number in within]
     if bad:
         error = refusal(_not_clear(judged([part for part, _ in bad])), sent.principal, sent.table)
-        error.message = f"{error.message}. It is about {_numbers([number for _, number in bad])}; no row was written"
+        rows = _numbers([number for _, number in bad])
+        if isinstance(error, NotOwned):
+            error.of_rows(rows)
+        else:
+            error.message = f"{error.message}. It is about {rows}; no row was written"
         raise error
 
 
@@ -165,12 +169,15 @@ def _with_columns(contract: Contract, table: Identifier, layout: Layout, spec: P
     found: PartitionSpec | None = layout.compiled.get(key)
     if found is None:
         known = {field.source_id for field in spec.fields if field.transform == "identity"}
+        partitioned = {(field.source_id, field.transform) for field in spec.fields}
         columns: dict[int, PartitionField] = {}
         for rule in contract.rules_for(table):
             for region in (*(rule.partitions or ()), *rule.excluded):
                 for name, _ in region.fields:
                     field = layout.field(name, spec)
-                    if field is not None and field.source_id not in known:
+                    if field is None or (field.source_id, field.transform) in partitioned:
+                        continue  # a refusal names the partition then, and not each value in it
+                    if field.source_id not in known:
                         columns[field.source_id] = _as_it_is(field)
         found = layout.compiled[key] = PartitionSpec(spec.spec_id, (*spec.fields, *columns.values()))
     return found

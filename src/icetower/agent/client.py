@@ -143,9 +143,16 @@ class Tower:
                 snapshot.
             ref: the branch that it was sent for.
             principal: the writer, if it is not the caller; for administrators.
+
+        Rows that `icetower.Agent` has sent under a key are found by it, too: they are there if the first of their
+        requests is, and the same call under the key brings what is missing.
         """
-        params = landings.query(key, application, snapshot_id, ref, principal)
-        return Landed.of(self._request("GET", landings.route(table, "landed"), params=params))
+
+        def ask(name: str | None) -> Landed:
+            params = landings.query(name, application, snapshot_id, ref, principal)
+            return Landed.of(self._request("GET", landings.route(table, "landed"), params=params))
+
+        return landings.of_names(ask, key)
 
     def fence(
         self,
@@ -158,10 +165,15 @@ class Tower:
     ) -> Landed:
         """Make sure that a write never lands, unless it has landed already: then it stays, and the answer says so.
 
-        Once this returns, no request under that key, or that number, can land at any tower. Arguments as of `landed`.
+        Once this returns, no request under that key, or that number, can land at any tower; nor does `icetower.Agent`
+        begin to send rows under that key. Arguments as of `landed`.
         """
-        body = landings.fence(key, application, ref, principal)
-        return Landed.of(self._request("POST", landings.route(table, "fence"), json=body, timeout=ANSWER_WITHIN_S))
+
+        def ask(name: str | None) -> Landed:
+            body = landings.fence(name, application, ref, principal)
+            return Landed.of(self._request("POST", landings.route(table, "fence"), json=body, timeout=ANSWER_WITHIN_S))
+
+        return landings.of_names(ask, key)
 
     def load(self, table: str) -> dict[str, Any]:
         """A table as the catalog's protocol has it: `metadata`, `metadata-location`, `config`."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 from icetower.agent.failures import error_of
+from icetower.agent.keys import request_key
 from icetower.errors import IcetowerError, UsageError
 from icetower.protocol.names import Identifier, namespace_to_path
 
@@ -38,6 +39,19 @@ class Landed:
         error = answer.get("error")
         refused = None if error is None else error_of(int(error["code"]), json.dumps({"error": error}).encode())
         return cls(answer["landed"], answer["snapshot-id"], bool(answer["fenced"]), refused)
+
+
+def of_names(ask: Callable[[str | None], Landed], key: str | None) -> Landed:
+    """What is known of a write by its key, or else of the first request of rows that were sent under it.
+
+    Args:
+        ask: asks the tower by a key.
+    """
+    found = ask(key)
+    if key is None or found.landed:
+        return found
+    first = ask(request_key(key, 0, 2))
+    return first if first.landed or (found.landed is False and first.landed is None) else found
 
 
 def query(

@@ -219,6 +219,8 @@ class Recovery:
         Args:
             least_s: a retry waits for so many seconds at least, as the answer has said in `Retry-After`.
         """
+        if refusal.rule == "key.fenced":
+            return False  # somebody has made sure that it never lands: another key would go around that
         match refusal.next_step:
             case "refresh" | "retry" | "wait_until" if (
                 isinstance(refusal, TooManyRequests) and refusal.wait_until_ms is None

@@ -63,7 +63,7 @@ def landed(
     elif found.fenced:
         say("it is not in the table, and never will be: it is fenced")
     else:
-        say("it is not in the table now")
+        say("it is not in the table now; it may be on its way. `icetower fence` makes sure that it never lands")
     if not found.landed:
         raise typer.Exit(FOUND)
 

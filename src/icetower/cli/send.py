@@ -177,10 +177,15 @@ def _of_lines(file: Path, text: str) -> Iterable[Mapping[str, Any]]:
         try:
             row: Any = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"{escaped(str(file))}, line {number}: not JSON: {escaped(str(error))}") from error
+            raise UsageError(f"{escaped(str(file))}, line {number}: not JSON: {escaped(_why(error))}") from error
         if not isinstance(row, Mapping):
             raise UsageError(f"{escaped(str(file))}, line {number}: a row must be an object")
         yield row
+
+
+def _why(error: ValueError | RecursionError) -> str:
+    """Without the place, which is counted from the line's beginning."""
+    return getattr(error, "msg", str(error))
 
 
 def _arrow(file: Path, form: Form, data: bytes) -> Any:

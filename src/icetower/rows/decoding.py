@@ -6,6 +6,7 @@ the contract says so. Of rows that do not fit a few are named, each with its col
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ DEFAULTS_MAX_BYTES = 8 * 1024 * 1024
 
 RULE = "rows.values"
 _LEFT_OUT = object()
+_FIRST_DAY, _LAST_DAY = ((day - dt.date(1970, 1, 1)).days for day in (dt.date.min, dt.date.max))
 _DELETE = "delete"
 _NOT_WHOLE = "is left out, and an upsert replaces whole rows; name it, with null where there is no value"
 
@@ -241,6 +243,7 @@ def _of_arrow(table: Any, schema: RowSchema, key: str, *, ignores_unknown: bool)
     for field in schema.fields:
         if field.name in names:
             array = fitted(table.column(field.name).combine_chunks(), field, field.name)
+            _check_moments(array, field.name)
             if (inner := _null_inside(array, field.type)) is not None:
                 raise ValidationFailed(
                     f"the column {clean(field.name, 200)} has a null in {clean(inner, 200)}, which is required",
@@ -289,6 +292,30 @@ def fitted(array: Any, field: Any, path: str) -> Any:
             f"the column {clean(path, 200)} has a value that {target} cannot hold as it is: {str(error)[:200]}",
             rule=RULE,
         ) from error
+
+
+def _check_moments(array: Any, path: str) -> None:
+    """Raises `ValidationFailed` for a moment or a day outside of the years 1 to 9999, beyond which readers differ."""
+    pa, pc = pyarrow(), compute()
+    kind = array.type
+    if pa.types.is_struct(kind):
+        for at, part in enumerate(array.flatten()):
+            _check_moments(part, f"{path}.{kind.field(at).name}")
+    elif pa.types.is_map(kind):
+        _check_moments(array.keys, f"{path}.key")
+        _check_moments(array.items, f"{path}.value")
+    elif pa.types.is_list(kind):
+        _check_moments(array.flatten(), f"{path}.element")
+    elif pa.types.is_date32(kind) or (pa.types.is_timestamp(kind) and kind.unit == "us"):
+        unit = 1 if pa.types.is_date32(kind) else 86_400 * 10**6
+        first, last = _FIRST_DAY * unit, (_LAST_DAY + 1) * unit - 1
+        bounds = pc.min_max(array.cast(pa.int32() if unit == 1 else pa.int64()))
+        least, most = bounds["min"].as_py(), bounds["max"].as_py()
+        if least is not None and (least < first or most > last):
+            raise ValidationFailed(
+                f"the column {clean(path, 200)} has a value outside of the years 1 to 9999; send null",
+                rule=RULE,
+            )
 
 
 def _difference(have: Any, field: Any, path: str) -> str | None:
