@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # One more than there are cores, and four at most: tests of real servers wait for them a good part of the time.
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -ge 3 ] && echo 4 || echo $$((n + 1)))
 
-.PHONY: help setup java jdk jars class-archive postgres chromium vendor screenshots demo check quick test verify matrix verify-docs differential mutations walkthrough reference experiments hostile soak torture bench-clients bench-commit bench-day bench-gate bench-isolation bench-ledger bench-mediator bench-orphans bench-page bench-patterns bench-rows bench-audit bench-simulator bench-transport never-weaker exchanges gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
+.PHONY: help setup java jdk jars class-archive postgres chromium vendor screenshots demo check quick test verify matrix verify-docs differential mutations walkthrough reference experiments hostile soak torture bench-clients bench-commit bench-day bench-gate bench-isolation bench-ledger bench-mediator bench-orphans bench-page bench-patterns bench-rewriters bench-rows bench-audit bench-simulator bench-transport never-weaker exchanges gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -128,6 +128,9 @@ bench-day: jars ## four days of a warehouse in 24 minutes: do storage, snapshots
 
 bench-patterns: jars ## direct MERGE, a log, deltas: which pattern for which writers? Twenty minutes; FULL=1: 4 to 128 agents, hours
 	@$(BIN)/python -m bench.patterns.run $(if $(FULL),--full)
+
+bench-rewriters: $(READY) ## agents that rewrite partitions while others append: how much of their work is in vain? Ten minutes; FULL=1: three rounds on slow storage; SHORT=1: does it run?
+	@$(BIN)/python -m bench.rewriters.run $(if $(FULL),--full) $(if $(SHORT),--short)
 
 bench-rows: postgres ## rows at the door beside files, PyIceberg and DuckLake on PostgreSQL: twenty minutes; FULL=1: all; SHORT=1: does it run?
 	@$(BIN)/python -m bench.rows.run $(if $(FULL),--full) $(if $(SHORT),--short)
