@@ -143,11 +143,9 @@ def close_request(
     id_: Id,
     note: Note,
     granted: Annotated[
-        bool, typer.Option("--granted", help="The contract was changed, or the overwrite was meant.")
+        bool, typer.Option("--granted", help="The contract was changed; the overwrite was meant.")
     ] = False,
-    denied: Annotated[
-        bool, typer.Option("--denied", help="The contract was not changed, or the overwrite was not meant.")
-    ] = False,
+    denied: Annotated[bool, typer.Option("--denied", help="It was not.")] = False,
     uri: Uri = DEFAULT_URI,
     as_json: Json = False,
 ) -> None:
