@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Self
 
 from icetower.contracts.fields import SIZE, Part, fields_of, limit, number, part
@@ -23,7 +23,8 @@ class Limits(Part):
         """What several come to."""
         several = tuple(several)
         said = ([v for limits in several if (v := getattr(limits, name)) is not None] for name in fields_of(cls))
-        return cls(*(min(values, default=None) for values in said))
+        make: Callable[..., Self] = cls
+        return make(*(min(values, default=None) for values in said))
 
 
 @part
