@@ -1,4 +1,4 @@
-"""docs/choosing.md and the planner agree: what the page chooses for a workload holds it, and what it rejects does not."""
+"""docs/choosing.md and the planner agree: what the page chooses holds its workload, and what it rejects does not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from icetower_simulator.planner import Assessment, Workload, assess, candidates, workload_from
-from icetower_simulator.runner import run_one
+from icetower_simulator.pool import run_one
 
 ROOT = Path(__file__).parent.parent.parent
 WORKLOADS = ROOT / "examples" / "workloads"
