@@ -27,8 +27,8 @@ from verify.kit.tower_process import TowerProcess
 
 pytestmark = pytest.mark.spark
 
-FILES = 400
-RUNS = 4
+FILES = 1_000
+RUNS = 6
 SCHEMA = Schema(NestedField(1, "id", LongType(), required=False), NestedField(2, "v", StringType(), required=False))
 CONTRACT = """\
 owner: Dana Ito <dana.ito@example.com>
@@ -50,7 +50,9 @@ def spark(tower: TowerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iter
             "spark.master": "local[4]",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark")),
             **LIGHT,
-            "spark.sql.adaptive.enabled": "true",  # by which both branches filter at once
+            # By these both branches filter at once: each is a stage of its own.
+            "spark.sql.adaptive.enabled": "true",
+            "spark.sql.autoBroadcastJoinThreshold": "-1",
         },
     )
     yield session
@@ -103,7 +105,7 @@ def test_the_commit_that_the_race_leads_to_is_refused(place: tuple[Keeper, Spark
         "SELECT id, -1 AS match, v FROM {t} WHERE id <> 7) s ON t.id = s.match "
         "WHEN MATCHED THEN UPDATE SET v = 'new' WHEN NOT MATCHED THEN INSERT (id, v) VALUES (s.id, s.v)"
     )
-    agent.refused("guard.rows", lambda: agent.sql(merge), "adds 400 rows and removes 1")
+    agent.refused("guard.rows", lambda: agent.sql(merge), "adds 1,000 rows and removes 1")
     assert balance(keeper) == (FILES, FILES)
     (request,) = [each for each in agent.tower.admin.requests(state="open") if each["principal"] == agent.name]
     agent.tower.admin.close_request(str(request["id"]), "granted", "this one is meant")
