@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -19,6 +19,8 @@ from pyiceberg.types import IntegerType, LongType, NestedField
 
 from bench.rewriters.work import PLAIN
 from icetower.agent import keyed, new_key
+
+compute: Any = pyarrow.compute
 
 NAMESPACE, NAME = "bench", "bench.facts"
 SCHEMA = Schema(
@@ -69,7 +71,7 @@ def rows(ids: list[int], part: int, version: int = 0) -> pa.Table:
 def thought(found: pa.Table) -> pa.Table:
     """What a rewriter makes of the rows of a partition: each in its next version."""
     at = found.schema.get_field_index("version")
-    newer = pc.add(found["version"], pa.scalar(1, pa.int32()))
+    newer = compute.add(found["version"], pa.scalar(1, pa.int32()))
     return found.set_column(at, found.schema.field(at), newer)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyiceberg.expressions import EqualTo
-
 from bench.rewriters import branches, intents
 from bench.rewriters.seats import Seat, Think, Way, thought
 from bench.rewriters.work import BRANCHES, INTENTS, PLAIN, TOWER
@@ -18,7 +16,7 @@ def on_the_head(seat: Seat, partition: int, think: Think) -> None:
     A plain catalog takes whatever PyIceberg's own validation lets by. The tower is told what was read, by which it
     puts the overwrite on a newer head where nothing came into the partition.
     """
-    table, where = seat.table(), EqualTo("part", partition)
+    table, where = seat.table(), f"part = {partition}"
     said = {} if seat.side == PLAIN else keyed(new_key()) | reads(table, where)
     found = table.scan(where).to_arrow()
     think()

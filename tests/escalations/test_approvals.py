@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from icetower.admission.guards import Excess
-from icetower.errors import ContractViolation, IcetowerError
+from icetower.errors import ContractViolation
 from icetower.escalations.approvals import APPROVED_FOR_MS, Approvals, DryApprovals, Meant, Standing, standing, work_of
 from icetower.escalations.messages import mail, webhook_body
 from icetower.escalations.store import OPEN_MAX
@@ -231,14 +231,3 @@ def test_what_a_request_means_to_a_commit(
     ticket = Ticket("id", Kind.REQUEST, "s", "pricing", "pricing", "a.t", None, details, 0, closing)
     assert standing(ticket, replace(EXCESS, rows_added=rows), work_of("k-1"), now_ms) is expected
     assert standing(None, EXCESS, work_of("k-1"), now_ms) is Standing.NONE
-
-
-def test_a_database_that_is_away_is_no_approval(run: Callable[..., None]) -> None:
-    async def act(here: Desk, there: Desk, clock: Clock) -> None:
-        principal = await here.agent()
-        here.database.close()
-        with pytest.raises(IcetowerError) as caught:
-            await here.approvals.take(principal, TABLE, EXCESS, "k-1")
-        assert caught.value.status == 503
-
-    run(act)

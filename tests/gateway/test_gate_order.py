@@ -277,13 +277,13 @@ def forged(scene: Scene, faults: set[str], *, mode: str = "enforce") -> tuple[Pr
     if "too many files" in faults:
         files += [scene.data_file(f"{own}/{n}{scene.files}.parquet", 0, parquet=parquet(0)) for n in "de"]
     groups = [files]
+    if "a delete file that cannot be looked into" in faults:
+        broken = scene.data_file(f"{own}/deletes{scene.files}.parquet", 0, content=1, parquet=b"no Parquet at all")
+        groups.append([broken])
     if "more rows than anybody can have meant" in faults:
         files += [scene.data_file(f"{own}/{n}{scene.files}.parquet", 0, parquet=parquet(0)) for n in "fg"]
         gone = positions(f"{scene.location}/data/first.parquet")
         groups.append([scene.data_file(f"{own}/deletes-of-first{scene.files}.parquet", 0, content=1, parquet=gone)])
-    if "a delete file that cannot be looked into" in faults:
-        broken = scene.data_file(f"{own}/deletes{scene.files}.parquet", 0, content=1, parquet=b"no Parquet at all")
-        groups.append([broken])
     snapshot = scene.snapshot(
         groups,
         summary | ({"operation": "overwrite"} if len(groups) > 1 else {}),
