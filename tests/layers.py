@@ -71,6 +71,7 @@ MODULES = dict.fromkeys(
     (
         "test_connections", "test_full_disk", "test_hostile_requests", "test_kept_answers", "test_unknown_callers",
         "test_bench", "test_bench_isolation", "test_bench_page", "test_bench_rewriters", "test_bench_rows", "test_soak",
+        "test_scan_planning",
         "test_agent_appends", "test_agent_transport", "test_notifier", "test_sending",
         "test_audit_serial", "test_experiments", "test_gate_oracle", "test_walkthrough",
         "test_calibration", "test_planner", "test_optimistic", "test_simulate_cli", "test_bench_simulator", "test_sums",
