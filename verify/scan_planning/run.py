@@ -7,6 +7,7 @@ snapshot is the one that the statement's commit was written on. docs/scan-planni
 
     run.py            all: copy-on-write and merge-on-read, format versions 2 and 3; about five minutes
     run.py --json     one line of JSON for each statement
+    run.py --versions 3
 
 Exit status 1: the rows differ, or a statement fails.
 """
@@ -37,7 +38,8 @@ STATEMENTS: Mapping[str, str] = {
     "UPDATE of the same file": "UPDATE {t} SET v = 'again' WHERE id = 4",
     "DELETE by a column": "DELETE FROM {t} WHERE id = 5",
     "UPDATE with a subquery": "UPDATE {t} SET v = 'sub' WHERE id IN (SELECT id FROM {t} WHERE v = 'again')",
-    "MERGE": "MERGE INTO {t} t USING (VALUES (2L, 'merged'), (50L, 'new')) s(id, v) ON t.id = s.id "
+    "MERGE": "MERGE INTO {t} t "
+    "USING (SELECT * FROM VALUES (2L, 'merged'), (50L, 'new') AS given(id, v)) s ON t.id = s.id "
     "WHEN MATCHED THEN UPDATE SET v = s.v WHEN NOT MATCHED THEN INSERT (id, p, v) VALUES (s.id, 0, s.v)",
     "DELETE of a partition": "DELETE FROM {t} WHERE p = 1",
 }
@@ -67,10 +69,10 @@ class Found:
     error: str = ""
 
 
-def run(session: SparkSession, noted: Noted) -> Iterator[Found]:
+def run(session: SparkSession, noted: Noted, versions: Sequence[int] = (2, 3)) -> Iterator[Found]:
     """All statements, in each mode and format version."""
     session.sql(f"CREATE NAMESPACE IF NOT EXISTS {CLIENT}.ns")
-    for version in (2, 3):
+    for version in versions:
         for mode in ("copy-on-write", "merge-on-read"):
             name = f"v{version}_{mode[:1]}"
             modes = ", ".join(f"'write.{what}.mode'='{mode}'" for what in ("update", "delete", "merge"))
@@ -137,6 +139,7 @@ def _line(found: Found) -> str:
 def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one line of JSON for each statement")
+    parser.add_argument("--versions", type=int, nargs="+", default=[2, 3], help="of the table format")
     parser.add_argument("--library", type=Path, help="the jars of the REST Compatibility Kit; fetched without it")
     asked = parser.parse_args(given)
     program, good = java.find(), True
@@ -147,7 +150,7 @@ def main(given: Sequence[str] | None = None) -> int:
     ):
         session = _session(uri)
         try:
-            for found in run(session, noted):
+            for found in run(session, noted, asked.versions):
                 print(json.dumps(asdict(found)) if asked.json else _line(found), flush=True)
                 good = good and found.rows is True and not found.error
         finally:
