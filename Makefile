@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # One more than there are cores, and four at most: tests of real servers wait for them a good part of the time.
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -ge 3 ] && echo 4 || echo $$((n + 1)))
 
-.PHONY: help setup java jdk jars class-archive postgres chromium vendor screenshots demo check quick test verify matrix verify-docs differential mutations walkthrough reference experiments hostile soak torture bench-clients bench-commit bench-day bench-gate bench-isolation bench-ledger bench-mediator bench-orphans bench-page bench-patterns bench-rows bench-audit bench-simulator bench-transport never-weaker exchanges gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
+.PHONY: help setup java jdk jars class-archive postgres chromium vendor screenshots demo check quick test verify matrix verify-docs differential mutations walkthrough reference experiments hostile soak torture bench-clients bench-commit bench-day bench-gate bench-isolation bench-ledger bench-mediator bench-orphans bench-page bench-patterns bench-rewriters bench-rows bench-audit bench-simulator bench-transport never-weaker exchanges scan-planning gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -129,6 +129,9 @@ bench-day: jars ## four days of a warehouse in 24 minutes: do storage, snapshots
 bench-patterns: jars ## direct MERGE, a log, deltas: which pattern for which writers? Twenty minutes; FULL=1: 4 to 128 agents, hours
 	@$(BIN)/python -m bench.patterns.run $(if $(FULL),--full)
 
+bench-rewriters: $(READY) ## agents that rewrite partitions while others append: how much of their work is in vain? Ten minutes; FULL=1: three rounds on slow storage; SHORT=1: does it run?
+	@$(BIN)/python -m bench.rewriters.run $(if $(FULL),--full) $(if $(SHORT),--short)
+
 bench-rows: postgres ## rows at the door beside files, PyIceberg and DuckLake on PostgreSQL: twenty minutes; FULL=1: all; SHORT=1: does it run?
 	@$(BIN)/python -m bench.rows.run $(if $(FULL),--full) $(if $(SHORT),--short)
 
@@ -146,6 +149,9 @@ exchanges: jars ## the HTTP exchanges of PyIceberg, Spark, iceberg-go and DuckDB
 
 flink-sink: jars jdk ## several runs of a Flink job by Iceberg's own committer against a tower: each checkpoint once; needs Maven
 	@$(BIN)/python -m verify.sinks.run
+
+scan-planning: jdk jars ## do UPDATE, DELETE and MERGE of Spark work when the catalog plans their scans? Five minutes
+	@$(BIN)/python -m verify.scan_planning.run
 
 gate-oracle: $(READY) ## contracts: random commits, forged ones among them, against an oracle that knows each row; COUNT, SEED
 	@$(BIN)/python -m verify.oracle.run --count $(COUNT) --seed $(SEED)

@@ -70,11 +70,12 @@ FOLDERS = {
 MODULES = dict.fromkeys(
     (
         "test_connections", "test_full_disk", "test_hostile_requests", "test_kept_answers", "test_unknown_callers",
-        "test_bench", "test_bench_isolation", "test_bench_page", "test_bench_rows", "test_soak",
+        "test_bench", "test_bench_isolation", "test_bench_page", "test_bench_rewriters", "test_bench_rows", "test_soak",
+        "test_scan_planning",
         "test_agent_appends", "test_agent_transport", "test_notifier", "test_sending",
         "test_audit_serial", "test_experiments", "test_gate_oracle", "test_walkthrough",
         "test_calibration", "test_planner", "test_optimistic", "test_simulate_cli", "test_bench_simulator", "test_sums",
-        "test_served", "test_page_wire", "test_page_browser",
+        "test_served", "test_choosing", "test_page_wire", "test_page_browser",
         "test_mcp_day", "test_mcp_fuzz", "test_mcp_http", "test_mcp_shown", "test_mcp_untrusted",
         "test_mcp_attacks", "test_mcp_apart",
         "test_demo_data", "test_demo_plan", "test_demo_reconcile", "test_retail_plan",

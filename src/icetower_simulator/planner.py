@@ -213,7 +213,7 @@ class Candidate:
 
 
 def candidates(workload: Workload) -> list[Candidate]:
-    """The patterns that suit a workload: an agent that replaces rows cannot use appends alone."""
+    """The patterns that suit a workload: who replaces rows cannot use appends alone; who appends needs no intent."""
     slot_s = _slot_s(workload)
     wait_s = max(workload.freshness_s, workload.work_s)
     found = [
@@ -221,8 +221,10 @@ def candidates(workload: Workload) -> list[Candidate]:
         Candidate("lock", "a lock on the table, held while one commits", {"pattern": "lock"}),
         Candidate("group", "Icetower commits all waiting writes as one", {"pattern": "group"}),
         Candidate("slots", "each agent commits in its own time slot", {"pattern": "slots", "interval_s": slot_s}),
-        Candidate("intents", "partitions are reserved before the work", {"pattern": "intents", "deadline_s": wait_s}),
     ]
+    if workload.appends < 1:
+        reserved = {"pattern": "intents", "deadline_s": wait_s}
+        found.append(Candidate("intents", "partitions are reserved before the work", reserved))
     if workload.partitions > 1 or workload.own_partitions:
         found.insert(1, Candidate("isolated", "the same, in partitions of their own", {}))
     if workload.appends == 1:
@@ -420,7 +422,7 @@ _NOTES: Mapping[str, str] = {
     "slots": "each agent commits in its turn, by the tower's clock (docs/contracts.md, Slots)",
     "wal": "rows come through the write-ahead log alone; run `icetower mediate` at regular intervals",
     "collector": "change rows come through the delta table alone; run `icetower collect` at regular intervals",
-    "intents": "an agent asks for its partitions before it works (request_partition)",
+    "intents": "an agent reserves its partitions by an intent before it reads them (docs/choosing.md)",
 }
 
 

@@ -8,7 +8,8 @@ group, appends   the tower's policy: all waiting writes up to a limit, two group
                  compares this with `commit/`)
 lock             one write at a time, from the first read to the swap; where writes conflict, its work included
 wal, collector   a second queue, behind the log or the staged deltas: a job takes all of it at fixed intervals
-intents          a queue for each partition, which is held from before the work until the commit is in the table
+intents          a queue for each partition, which an overwrite holds from before its work until its commit is in the
+                 table; appends pass
 
 With slots, writes wait for the clock alone: an agent makes one commit at a time, of everything that waits by then.
 
@@ -286,7 +287,7 @@ def _due(run: Any, heap: Any, time: float, event: int, subject: int) -> None:
 
 @compiled
 def _arrive(run: Any, table_shares: Any, partition_shares: Any, rows: Any, heap: Any, now: float) -> None:
-    """A transaction takes a row and begins to work; under `intents` it first asks for its partition."""
+    """A transaction takes a row and begins to work; under `intents` an overwrite first asks for its partition."""
     run.free -= 1
     slot = rows[run.free].free
     write = rows[slot]
@@ -298,7 +299,7 @@ def _arrive(run: Any, table_shares: Any, partition_shares: Any, rows: Any, heap:
     write.runtime = draw_runtime(run)
     write.next = _NONE
     run.tally.arrived += 1
-    if run.pattern == INTENTS:
+    if _reserves(run, write):
         run.tally.catalog_commits += 1
         write.started = now
         _due(run, heap, now + duration_of(run.io, COMMIT), RESERVES, slot)
@@ -306,6 +307,11 @@ def _arrive(run: Any, table_shares: Any, partition_shares: Any, rows: Any, heap:
         _due(run, heap, now, WORKED, slot)
     else:
         _due(run, heap, now + write.runtime, WORKED, slot)
+
+
+@compiled
+def _reserves(run: Any, write: Any) -> bool:
+    return run.pattern == INTENTS and write.kind == OVERWRITE
 
 
 @compiled
@@ -515,7 +521,7 @@ def _finish_group(
         elif run.pattern == GROUP and _is_stale(run, landed, rows[slot], now):
             _refuse(run, bins, queues, rows, heap, slot, now)
         else:
-            if run.pattern == INTENTS:
+            if _reserves(run, rows[slot]):
                 _release(run, queues, bins, rows, heap, slot, now)
             _acknowledge(run, bins, fresh_bins, rows, slot, now)
         slot = following
@@ -558,7 +564,7 @@ def _release(run: Any, queues: Any, bins: Any, rows: Any, heap: Any, slot: int, 
 def _refuse(run: Any, bins: Any, queues: Any, rows: Any, heap: Any, slot: int, now: float) -> None:
     """Refuse a write that has waited in its queue beyond the deadline."""
     _count(run, run.tally, bins, rows, slot, now, False)
-    if run.pattern == INTENTS:
+    if _reserves(run, rows[slot]):
         _release(run, queues, bins, rows, heap, slot, now)
     free_row(run, rows, slot)
     run.ended += 1

@@ -65,6 +65,9 @@ class People:
         assert id_ == "r1"
         return {"state": self._answer()}
 
+    def requests(self) -> list[dict[str, Any]]:
+        return self._answer()
+
     def escalations(self, *, state: str) -> list[dict[str, str]]:
         assert state == "open"
         return [{"table": table} for table in self._answer()]
@@ -197,6 +200,30 @@ def test_a_stopped_agent_waits_until_a_person_has_closed_the_escalation_of_its_t
     world = World(refusal("escalated_to", escalated_to="Dana"), people=people, poll_s=20.0)
     assert world.run() == DONE
     assert world.clock.waits == [20.0, 20.0]
+
+
+OPEN = {"id": "r1", "table": "ns.t", "state": "open", "guard": {"rows_added": 9}}
+USED = {"id": "r0", "table": "ns.t", "state": "granted", "guard": {"rows_added": 9, "taken_by": "another"}}
+GUARDED = ContractViolation("nobody can have meant that", rule="guard.rows", next_step="escalated_to")
+
+
+def test_an_overwrite_that_nobody_can_have_meant_waits_until_a_person_has_approved_it() -> None:
+    people = People([{"id": "r2", "table": "ns.t"}, {**OPEN, "table": "ns.u", "id": "r3"}, OPEN], "open", "granted")
+    world = World(GUARDED, people=people)
+    assert world.run(key="k") == DONE
+    assert world.keys == ["k", "k"]
+    assert world.clock.waits == [5.0]
+
+
+@pytest.mark.parametrize(
+    "answers", [[[OPEN], "denied"], [[]], [[USED]], [Forbidden("no")]], ids=["denied", "none", "used", "no"]
+)
+def test_an_overwrite_that_is_not_approved_stops(answers: list[Any]) -> None:
+    world = World(GUARDED, people=People(*answers))
+    with pytest.raises(ContractViolation) as stopped:
+        world.run()
+    assert stopped.value is GUARDED
+    assert len(world.keys) == 1
 
 
 def test_new_credentials_are_taken_up() -> None:

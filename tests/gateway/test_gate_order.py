@@ -180,6 +180,19 @@ def parquet(day: int, *, statistics: bool = True) -> bytes:
     return out.getvalue()
 
 
+def positions(path: str) -> bytes:
+    """A delete file of the three rows of a data file."""
+    schema = pa.schema(
+        [
+            pa.field("file_path", pa.string(), nullable=False, metadata={"PARQUET:field_id": "2147483546"}),
+            pa.field("pos", pa.int64(), nullable=False, metadata={"PARQUET:field_id": "2147483545"}),
+        ]
+    )
+    out = io.BytesIO()
+    pq.write_table(pa.table([pa.array([path] * 3), pa.array([0, 1, 2], pa.int64())], schema=schema), out)
+    return out.getvalue()
+
+
 def refuse_stopped(scene: Scene) -> None:
     """As where an escalation is open."""
 
@@ -230,6 +243,7 @@ BY_A_CONTRACT = (
     ("the progress of another's sink", "contract.summary", (LIST, MANIFEST)),
     ("no proof of its partition", "append.unproven", (LIST, MANIFEST, DATA)),
     ("a delete file that cannot be looked into", "contract.contents", (LIST, MANIFEST, DATA, DELETES)),
+    ("more rows than anybody can have meant", "guard.rows", (LIST, MANIFEST, DATA, DELETES)),
 )
 """What is wrong with the commit, the rule by which it is refused, and what was read by then."""
 
@@ -240,9 +254,10 @@ def forged(scene: Scene, faults: set[str], *, mode: str = "enforce") -> tuple[Pr
         "too soon": {"quotas": "{commits_per_minute: 1, files_per_commit: 4}"},
         "too many files": {"quotas": "{files_per_commit: 2}"},
         "no key": {"require_key": "true"},
+        "more rows than anybody can have meant": {"guard": "{times: 1, above: 1}"},
     }
     more: dict[str, str] = {}
-    for fault in ("no key", "too many files", "too soon"):
+    for fault in ("no key", "too many files", "too soon", "more rows than anybody can have meant"):
         more |= clauses[fault] if fault in faults else {}
     who = bound(contract(mode=mode, **more))
     own = "data/bob"
@@ -265,6 +280,10 @@ def forged(scene: Scene, faults: set[str], *, mode: str = "enforce") -> tuple[Pr
     if "a delete file that cannot be looked into" in faults:
         broken = scene.data_file(f"{own}/deletes{scene.files}.parquet", 0, content=1, parquet=b"no Parquet at all")
         groups.append([broken])
+    if "more rows than anybody can have meant" in faults:
+        files += [scene.data_file(f"{own}/{n}{scene.files}.parquet", 0, parquet=parquet(0)) for n in "fg"]
+        gone = positions(f"{scene.location}/data/first.parquet")
+        groups.append([scene.data_file(f"{own}/deletes-of-first{scene.files}.parquet", 0, content=1, parquet=gone)])
     snapshot = scene.snapshot(
         groups,
         summary | ({"operation": "overwrite"} if len(groups) > 1 else {}),
@@ -339,6 +358,7 @@ LET_BY = (
             "contract.key",
             "append.unproven",
             "contract.contents",
+            "guard.rows",
         )
     ),
 )

@@ -178,10 +178,20 @@ def test_an_agent_in_its_slot_makes_one_commit_at_a_time() -> None:
 
 def test_intents_cost_where_partitions_are_few() -> None:
     """A partition is held for as long as the work lasts: ten seconds on average, and the commit."""
-    few, many = (run_one(replace(BASE, pattern="intents", partitions=n), 1) for n in (5, 4000))
+    rewriting = replace(BASE, pattern="intents", fast_append_ratio=0.0)
+    few, many = (run_one(replace(rewriting, partitions=n), 1) for n in (5, 4000))
     assert many.figures[BEGUN].success_pct > 99
     assert few.figures[BEGUN].success_pct < 20
     assert few.committed < 5 * 600 / 4
+
+
+def test_appends_need_no_intent() -> None:
+    """They pass while overwrites hold their partitions, and cost what they cost in groups."""
+    appending = replace(BASE, fast_append_ratio=1.0, partitions=5)
+    intents, group = (run_one(replace(appending, pattern=pattern), 1) for pattern in ("intents", "group"))
+    assert intents.figures[BEGUN].success_pct == group.figures[BEGUN].success_pct == 100
+    assert intents.figures[BEGUN].p99_s == pytest.approx(group.figures[BEGUN].p99_s, rel=0.05)
+    assert intents.catalog_commits == group.catalog_commits
 
 
 def test_writers_that_begin_again_wait_for_their_answers() -> None:

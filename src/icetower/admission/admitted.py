@@ -68,6 +68,7 @@ class Admitted(_Identified):
         shadowed: what its contract, which is in shadow mode, would have refused.
         judge_again: to be called with the metadata of the version that the commit goes on; raises `CommitConflict`
             where it would be refused by now. None: what it may do does not depend on the version.
+        approval: the request by which a person has approved what a guard refuses, where it goes on by one.
     """
 
     identity: Identity
@@ -88,6 +89,7 @@ class Admitted(_Identified):
     may_change_rows: bool = False
     shadowed: tuple[ContractViolation, ...] = ()
     judge_again: Callable[[JSON], None] | None = None
+    approval: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ The order is a security property: what a caller hears first, and what is read be
 3. `COMMIT_CHECKS`, with its manifests: first those that hold for administrators, too, then the clauses of its contract;
    and `check_progress`, which asks for other principals;
 4. `FILE_CHECKS`, which open data files, deletion vectors and delete files. They are opened only for a commit that its
-   contract grants: whether a file is there is nobody else's to know.
+   contract grants: whether a file is there is nobody else's to know;
+5. the guard on overwrites that nobody can have meant. It comes last, since its refusal asks a person.
 
 An append by the fast path passes `APPEND_CHECKS`, which open no file, then the stop and the quota, and then its files
 are verified by their footers.
@@ -21,17 +22,18 @@ In shadow mode, what the contract refuses is recorded, and goes on (`admission.s
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from icetower.admission import appends, clauses, client_settings, contents, honesty, progress, rows
+from icetower.admission import appends, clauses, client_settings, contents, guards, honesty, progress, rows
 from icetower.admission.admitted import Admitted, AdmittedAppend, fingerprint
 from icetower.admission.appends import AppendFacts
 from icetower.admission.deliveries import Way
 from icetower.admission.facts import Facts
+from icetower.admission.guards import Excess
 from icetower.admission.identity import Identity, application_of
 from icetower.admission.quotas import RateLimits
 from icetower.admission.reads import believed, scope_of
@@ -41,7 +43,7 @@ from icetower.admission.targets import check_ages, locate
 from icetower.ambient import Ambient
 from icetower.contracts.check import appends_blindly, isolation_of
 from icetower.contracts.model import Isolation, Operation
-from icetower.errors import CommitConflict, ContractViolation, ValidationFailed
+from icetower.errors import CommitConflict, CommitStateUnknown, ContractViolation, IcetowerError, ValidationFailed
 from icetower.files.changes import Manifests, read_changes
 from icetower.files.deletes import Contents, Vectors
 from icetower.files.footers import Footers
@@ -212,6 +214,18 @@ class Bindings(Protocol):
         ...
 
 
+class Approvals(Protocol):
+    """What a guard refuses, and a person has approved."""
+
+    async def take(self, principal: Principal, table: Identifier, excess: Excess, work: Hashable) -> str:
+        """The approval of an overwrite, by its id; another commit does not get it. Raises `ContractViolation`."""
+        ...
+
+    async def release(self, id_: str) -> None:
+        """The commit that has taken it has not landed."""
+        ...
+
+
 class TablePlaces(Protocol):
     """Where the catalog wants tables."""
 
@@ -235,6 +249,7 @@ class Gate:
 
     Args:
         client_code: values of properties by which clients may load code.
+        approvals: None: nobody can approve what a guard refuses.
     """
 
     def __init__(
@@ -247,6 +262,7 @@ class Gate:
         places: TablePlaces,
         ambient: Ambient,
         client_code: Allowed = NO_CODE,
+        approvals: Approvals | None = None,
     ) -> None:
         self.files = files
         self.shadow = shadow
@@ -256,6 +272,7 @@ class Gate:
         self._places = places
         self._ambient = ambient
         self._client_code = client_code
+        self._approvals = approvals
 
     def reading(self, principal: Principal) -> AbstractAsyncContextManager[Reading]:
         """What is read within is read for one commit of a principal, and counted."""
@@ -293,7 +310,20 @@ class Gate:
         self.shadow.record(principal, table, _named(admitted), admitted.shadowed)
         for check in FILE_CHECKS:
             await check(self, facts, admitted)
-        return admitted
+        return await self._meant(facts, admitted)
+
+    @asynccontextmanager
+    async def holding(self, *members: Admitted) -> AsyncGenerator[None]:
+        """Within, a commit goes on by the approvals that it has taken. Where it is refused, they are free again."""
+        try:
+            yield
+        except IcetowerError as error:
+            taken = [member.approval for member in members if member.approval is not None]
+            if self._approvals is not None and not isinstance(error, CommitStateUnknown):
+                for approval in taken:
+                    with suppress(IcetowerError):  # then it is asked for again
+                        await self._approvals.release(approval)
+            raise
 
     async def admit_append(
         self,
@@ -371,6 +401,18 @@ class Gate:
         )
         places = await locate(self.files.manifests, facts.base, changes) if bound else {}
         return facts.with_files(changes, places)
+
+    async def _meant(self, facts: Facts, admitted: Admitted) -> Admitted:
+        """guard.rows: an overwrite that nobody can have meant needs a person's approval."""
+        principal, table, identity = facts.principal, facts.table, facts.identity
+        excess = guards.excess(principal, table, admitted.changes, identity.ref)
+        if excess is None:
+            return admitted
+        with self.shadow.recording(principal, table, _named(admitted)):
+            if self._approvals is None or principal.contract.shadow:
+                raise guards.unapproved(principal, table, excess)
+            return replace(admitted, approval=await self._approvals.take(principal, table, excess, identity.work))
+        return admitted
 
     async def _check_progress(self, facts: Facts, admitted: Admitted) -> None:
         """contract.summary: the progress of a sink is its own principal's to write."""

@@ -7,7 +7,8 @@ from collections.abc import Hashable
 
 from icetower.admission.shadow import ShadowRecorder
 from icetower.ambient import Ambient
-from icetower.contracts.model import Quota, Retries
+from icetower.contracts.limits import Quota
+from icetower.contracts.model import Retries
 from icetower.counting import counted
 from icetower.errors import CommitConflict, ContractViolation
 from icetower.protocol.names import Identifier

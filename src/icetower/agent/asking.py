@@ -121,6 +121,10 @@ class Asker:
         """See `Tower.request`."""
         return (yield from self.json("GET", f"/icetower/v1/requests/{quote(id_, safe='')}"))
 
+    def requests(self) -> Steps[Sequence[Mapping[str, Any]]]:
+        """The caller's, newest first."""
+        return (yield from self.json("GET", "/icetower/v1/requests", params={"limit": "100"}))["requests"]
+
     def escalations(self) -> Steps[Sequence[Mapping[str, Any]]]:
         """The caller's open ones."""
         params = {"limit": "100", "state": "open"}

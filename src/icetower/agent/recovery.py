@@ -26,6 +26,8 @@ T = TypeVar("T")
 ATTEMPTS_MAX = 20
 PATIENCE_S = 600.0
 """How long a piece of work is tried, in seconds, including waits for people."""
+GUARDED = "guard.rows"
+"""The rule by which an overwrite is refused that nobody can have meant, until a person has approved it."""
 POLL_S = 5.0
 """The time between two checks whether a person has decided."""
 
@@ -85,7 +87,7 @@ def carry_out(
     wait_until           try again at that time
     new_key              try again with another key, which is always the same one for a key (`next_key`)
     request_partition    request the partitions, and try again when they are granted
-    escalated_to         try again when a person has closed the escalation
+    escalated_to         try again when a person has closed the escalation, or approved the overwrite
     authenticate         try again with new credentials
     anything else        stop
 
@@ -155,6 +157,10 @@ class Control(Protocol):
 
     def request(self, id_: str) -> Steps[Mapping[str, Any]]: ...
 
+    def requests(self) -> Steps[Sequence[Mapping[str, Any]]]:
+        """The newest first, open or closed."""
+        ...
+
     def escalations(self) -> Steps[Sequence[Mapping[str, Any]]]:
         """Those that are open."""
         ...
@@ -178,6 +184,9 @@ class _OfTower:
 
     def request(self, id_: str) -> Steps[Mapping[str, Any]]:
         return (yield Work(lambda: self.tower.request(id_)))
+
+    def requests(self) -> Steps[Sequence[Mapping[str, Any]]]:
+        return (yield Work(lambda: self.tower.requests()))
 
     def escalations(self) -> Steps[Sequence[Mapping[str, Any]]]:
         return (yield Work(lambda: self.tower.escalations(state="open")))
@@ -236,6 +245,8 @@ class Recovery:
                 return True
             case "request_partition":
                 return (yield from self._obtain_grant(refusal))
+            case "escalated_to" if refusal.rule == GUARDED:
+                return (yield from self._await_approval())
             case "escalated_to":
                 return (yield from self._await_decision(self._is_released))
             case "authenticate" if self._authenticate is not None:
@@ -285,10 +296,25 @@ class Recovery:
         except IcetowerError:  # it may not request partitions
             return False
         self._granted.add(refusal.partitions)
+        return (yield from self._is_granted(asked["id"]))
+
+    def _await_approval(self) -> Steps[bool]:
+        """Wait for the answer to the request that the refusal of an overwrite has opened."""
+        try:
+            asked = yield from self._control.requests()
+        except IcetowerError:
+            return False
+        own = next((each for each in asked if each["table"] == self._table and "guard" in each), None)
+        if own is None or (own["state"] != "open" and "taken_by" in own["guard"]):
+            return False
+        return (yield from self._is_granted(own["id"]))
+
+    def _is_granted(self, id_: str) -> Steps[bool]:
+        """Wait for the answer to a request; returns whether it is granted."""
         answers: list[str] = []
 
         def answered() -> Steps[bool]:
-            answers.append((yield from self._control.request(asked["id"]))["state"])
+            answers.append((yield from self._control.request(id_))["state"])
             return answers[-1] != "open"
 
         return (yield from self._await_decision(answered)) and answers[-1] == "granted"

@@ -32,6 +32,7 @@ from icetower.audit.integrity import (
     is_compaction,
 )
 from icetower.audit.items import Item, key_of
+from icetower.audit.keys import Keys, key_columns
 from icetower.audit.list_reading import ListReader, ListStep
 from icetower.audit.live_files import Delta, LiveFiles
 from icetower.audit.manifest_reading import Cursor, ManifestReader
@@ -90,6 +91,7 @@ class Options:
         whole: whether all that was there before the first snapshot is opened.
         tower: whether every commit must have come through a tower; None: those after the first that has.
         content: whether delete files and data files are opened, too, where manifests leave something open.
+        key: columns by which rows are meant to be unique; none: the table's identifier fields.
     """
 
     branch: str = MAIN
@@ -98,6 +100,7 @@ class Options:
     content: bool = False
     tower: bool | None = None
     whole: bool = False
+    key: tuple[str, ...] = ()
 
 
 async def audit(head: HeadState, source: Source, options: Options | None = None) -> Report:
@@ -148,6 +151,8 @@ class Walk:
         self._columns = {column.id: column for column in columns.values() if not column.nested}
         self.cycles = Cycles(self.line, self.live_files, self.details, columns, options.level)
         self._contents = Contents(source, self.line, self.live_files) if options.content else None
+        by = key_columns(options.key, head.schema, columns)
+        self._keys = None if self._contents is None else Keys(self._contents, self.line, self.live_files, by)
         self._places: Mapping[int, int] = {}
         self._on_branch = 0
         self._towers: JSON | None = None
@@ -326,6 +331,8 @@ class Walk:
         known = [*self._unbalanced, *await self.ask(lambda: overlaps.missed(self._case(commit)))]
         if self._contents is not None:
             known = await self._contents.look(commit, known)
+        if self._keys is not None and self._judging:
+            known = [*known, *await self._keys.look(commit)]
         dropped = list(check_dropped(commit.snapshot, commit.delta, self.live_files))
         self._find(violation for violation, _ in dropped)
         self._find(overlaps.read_skew(self._case(commit), known))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -99,6 +99,25 @@ class Contents:
             if not (each.target is not None and each.target in settled) and each.violation.snapshots not in reported
         ]
         return [*proven, *left]
+
+    async def rows(self, item: Item, field_ids: Sequence[int]) -> list[tuple[Any, ...]]:
+        """The values of some columns in the rows of a data file that are live. Raises `Unreadable`."""
+        if any(kept.sequence_number > item.sequence_number for kept in self._equality()):
+            raise _unreadable(item.path, "equality deletes may apply to it")
+        if item.file_format.lower() != "parquet":
+            raise _unreadable(item.path, f"{item.file_format} is not read")
+        data = await self._whole(item)
+        gone = await self._all_deleted(self.live_files.deletes_of(item.path), item.path)
+        try:
+            columns = _columns(data, field_ids)
+        except (pa.ArrowException, ValueError, KeyError) as error:
+            raise _unreadable(item.path, error) from error
+        if columns is None:
+            raise _unreadable(item.path, "it lacks a column of the key")
+        return [row for at, row in enumerate(zip(*columns, strict=True)) if at not in gone]
+
+    def _equality(self) -> Iterator[Item]:
+        return (item for kept in self.live_files.equality.values() for item in kept.values())
 
     # -- rows that are deleted --------------------------------------------------------------------------------------
 
@@ -373,6 +392,17 @@ def _row_id_column(data: bytes) -> list[int | None] | None:
     file = pq.ParquetFile(io.BytesIO(data))
     column = _column(file.schema_arrow, ROW_ID_FIELD_ID)
     return None if column is None else file.read(columns=[column]).column(column).to_pylist()
+
+
+def _columns(data: bytes, field_ids: Sequence[int]) -> list[list[Any]] | None:
+    """The values of columns, by their ids; None where one is missing."""
+    file = pq.ParquetFile(io.BytesIO(data))
+    names = [_column(file.schema_arrow, field_id) for field_id in field_ids]
+    found_ = [each for each in names if each is not None]
+    if len(found_) < len(names):
+        return None
+    table = file.read(columns=found_)
+    return [table.column(each).to_pylist() for each in found_]
 
 
 def _shown(positions: BitMap64) -> str:

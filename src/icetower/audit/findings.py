@@ -42,6 +42,7 @@ class Rule(StrEnum):
     UNDELETE = "undelete"
     READ_SKEW = "read-skew"
     WRITE_SKEW = "write-skew"
+    KEY_TWICE = "key-twice"
     BYPASS = "bypass"
 
 
@@ -63,6 +64,7 @@ MEANINGS: Mapping[Rule, str] = {
     Rule.UNDELETE: "a row that was deleted is live again",
     Rule.READ_SKEW: "a commit has read parts of several versions of the table",
     Rule.WRITE_SKEW: "commits each have missed what the other wrote: no order of them explains that",
+    Rule.KEY_TWICE: "a key is live twice: two commits have added it, and neither had seen the other",
     Rule.BYPASS: "a commit did not come through the tower",
 }
 

@@ -68,6 +68,13 @@ def audit_table(
     content: Annotated[
         bool, typer.Option("--content", help="Open delete files, and data files with row ids, for proof.")
     ] = False,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --content: a column by which rows are meant to be unique, by default the table's identifier "
+            "fields; may be given several times."
+        ),
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with a timeline of the commits.")] = None,
     fail_on: Annotated[FailOn, typer.Option(help="What makes the exit status 3.")] = FailOn.DEFINITE,
     storage: StorageOptions = None,
@@ -97,7 +104,7 @@ def audit_table(
             properties,
             storage,
             copied,
-            Options(branch, level, content=content, tower=tower, whole=whole),
+            Options(branch, level, content=content, tower=tower, whole=whole, key=tuple(key or ())),
             before,
         )
     )

@@ -16,7 +16,9 @@ from icetower.errors import UsageError
 from icetower.texts import escaped
 
 escalations = typer.Typer(help="Escalations: agents that were stopped until a person looks.", no_args_is_help=True)
-requests = typer.Typer(help="Requests: agents that ask for partitions.", no_args_is_help=True)
+requests = typer.Typer(
+    help="Requests: agents that ask for partitions, or whose overwrite a guard has refused.", no_args_is_help=True
+)
 
 Id = Annotated[str, typer.Argument(help="The id from the list, the mail or the refusal, or its beginning.")]
 Closed = Annotated[bool, typer.Option("--all", help="Also show closed ones.")]
@@ -85,7 +87,7 @@ def _print_or_none(
 
 @requests.command("list")
 def list_requests(closed: Closed = False, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
-    """List requests for partitions, newest first.
+    """List requests for partitions, and about overwrites that a guard has refused, newest first.
 
     An agent sees its own.
 
@@ -140,14 +142,17 @@ def make_request(
 def close_request(
     id_: Id,
     note: Note,
-    granted: Annotated[bool, typer.Option("--granted", help="The contract was changed.")] = False,
-    denied: Annotated[bool, typer.Option("--denied", help="The contract was not changed.")] = False,
+    granted: Annotated[
+        bool, typer.Option("--granted", help="The contract was changed; the overwrite was meant.")
+    ] = False,
+    denied: Annotated[bool, typer.Option("--denied", help="It was not.")] = False,
     uri: Uri = DEFAULT_URI,
     as_json: Json = False,
 ) -> None:
-    """Decide a request for partitions.
+    """Decide a request.
 
-    This does not change the contract: apply the new one first.
+    Of one for partitions this does not change the contract: apply the new one first. An overwrite that a guard has
+    refused may be sent again when it is granted, once, within 24 hours.
 
     \b
     Example:

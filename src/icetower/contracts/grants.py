@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from icetower.contracts.model import FILE_OPERATIONS, NAME, Contract, Operation, Quota, Rule
+from icetower.contracts.limits import Guard, Quota
+from icetower.contracts.model import FILE_OPERATIONS, NAME, Contract, Operation, Rule
 from icetower.contracts.patterns import THROUGH
 from icetower.contracts.regions import Pattern
 from icetower.errors import BadRequest
@@ -321,6 +322,7 @@ def _checks(rule: Rule, operations: frozenset[Operation]) -> str | None:
         "isolation": rule.isolation is not None,
         "write_location": rule.own_location,
         "quotas": rule.quota != Quota(),
+        "guard": rule.guard != Guard(),
     }
     names = ", ".join(name for name, said in asked.items() if said)
     return f"{names}: Polaris has no such check" if names else None

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 
 from icetower.contracts.fields import (
     FLAG,
-    SIZE,
     TEXT,
     Hint,
     Part,
@@ -25,7 +24,6 @@ from icetower.contracts.fields import (
     duration,
     either,
     flag,
-    limit,
     listed,
     nested,
     number,
@@ -35,8 +33,9 @@ from icetower.contracts.fields import (
     switch,
     text_like,
 )
+from icetower.contracts.limits import Guard, Quota
 from icetower.contracts.patterns import STRICTER, THROUGH, Orchestration, all_move
-from icetower.contracts.reading import duration_text, size_text
+from icetower.contracts.reading import duration_text
 from icetower.contracts.regions import EVERY_PARTITION, OWNED_ROWS, ROWS, TABLES, Pattern, Region
 from icetower.contracts.slots import Turn
 from icetower.counting import counted, series
@@ -138,25 +137,6 @@ all
 partitions: # regions, which add up; within one, all lines hold at once
   - day(ts): {from: 2026-01-01, to: 2027-01-01} # half open; or by the clock: {from: now, to: now+2d}
     bucket(16, id): [0, 1, 2, 3]"""
-
-
-@part
-class Quota(Part):
-    """What one principal may send to a table; None where nothing is said."""
-
-    commits_per_minute: int | None = limit(
-        number(1), "Commits in a minute.", lambda count: f"{counted(count, 'commit')} a minute"
-    )
-    files_per_commit: int | None = limit(
-        number(1),
-        "Files that one commit adds: data files and delete files. Those that it removes do not count.",
-        lambda count: f"{counted(count, 'file')} a commit",
-    )
-    bytes_per_commit: int | None = limit(
-        SIZE,
-        "Bytes of the files that one commit adds, such as 1048576, 512MiB or 1GiB.",
-        lambda size: f"{size_text(size)} a commit",
-    )
 
 
 @part
@@ -275,6 +255,12 @@ class Rule(Part):
         name="quotas",
         hint=Hint("{commits_per_minute: 60, files_per_commit: 500, bytes_per_commit: 1GiB}"),
     )
+    guard: Guard = said(
+        nested(Guard),
+        "Overwrites that nobody can have meant are refused, until a person has approved them.",
+        default=Guard(),
+        hint=Hint("{times: 3}", "an overwrite adds at most so many times the rows that it removes"),
+    )
 
     def problem(self) -> tuple[str, str] | None:
         if self.excluded and self.partitions == ():
@@ -307,24 +293,21 @@ class Grant:
 
     Attributes:
         own_location: whether files that a principal adds must lie in a place of its own.
-        quota: of the rules that let it write, the strictest.
+        quota, guard: of the rules that let it write, the strictest.
     """
 
     rules: tuple[Rule, ...]
     own_location: bool
     quota: Quota
+    guard: Guard
 
     @classmethod
     def of(cls, rules: Iterable[Rule]) -> Grant:
         rules = tuple(rules)
         writing = [rule for rule in rules if any(rule.grants(operation) for operation in FILE_OPERATIONS)]
-        quota = Quota(
-            *(
-                min((said for rule in writing if (said := getattr(rule.quota, each.name)) is not None), default=None)
-                for each in fields(Quota)
-            )
-        )
-        return cls(rules, any(rule.own_location for rule in writing), quota)
+        quota = Quota.strictest([rule.quota for rule in writing])
+        guard = Guard.strictest([rule.guard for rule in writing])
+        return cls(rules, any(rule.own_location for rule in writing), quota, guard)
 
 
 # ── The contract ─────────────────────────────────────────────────────────────────────────────────────────────────────

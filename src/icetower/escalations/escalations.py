@@ -29,7 +29,7 @@ from icetower.escalations.tickets import (
     Delivery,
     Kind,
     Ticket,
-    Wanted,
+    Wish,
     check_escalation,
     checked_note,
     escalation_details,
@@ -196,7 +196,7 @@ class Escalations:
 
     # -- people, and agents that ask --------------------------------------------------------------------------------
 
-    async def ask(self, principal: Principal, wanted: Wanted) -> tuple[Ticket, bool]:
+    async def ask(self, principal: Principal, wanted: Wish) -> tuple[Ticket, bool]:
         """Open a request for the owner of a principal's contract; and whether it is new: of one wish one is open.
 
         Raises:

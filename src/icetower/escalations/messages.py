@@ -110,8 +110,18 @@ def _lines(ticket: Ticket) -> list[str]:
         "The agent's reason:",
         *(f"  {one_line(line)}" for line in ticket.details["reason"].splitlines()),
         "",
-        "Nothing is granted by answering: change the contract, or don't, and tell the agent which:",
+        *_granting(ticket),
         "",
         f"  icetower {commands} close {ticket.id} --granted --note '…'",
         f"  icetower {commands} close {ticket.id} --denied --note '…'",
     ]
+
+
+def _granting(ticket: Ticket) -> list[str]:
+    """What follows where a request is granted."""
+    if ticket.guards:
+        return [
+            "Look at what the agent ran: a copy-on-write UPDATE with a subquery can double a table.",
+            "Granted, it may be sent again, once, within 24 hours, with about as many rows:",
+        ]
+    return ["Nothing is granted by answering: change the contract, or don't, and tell the agent which:"]

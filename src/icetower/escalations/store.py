@@ -122,6 +122,20 @@ class Store:
 
         return (await self._registry.read(work))[1]
 
+    async def newest(self, subject: str) -> Ticket | None:
+        """The ticket for a subject that is open, else the last that was closed; without its deliveries."""
+        query = select(tickets).where(tickets.c.subject == subject)
+        query = query.order_by(_OPEN.desc(), tickets.c.closed_ms.desc(), tickets.c.id.desc()).limit(1)
+        _, row = await self._registry.read(lambda connection: connection.execute(query).one_or_none())
+        return None if row is None else _ticket(row, ())
+
+    async def amend(self, ticket: Ticket, details: Mapping[str, Any]) -> bool:
+        """Give a ticket other details. Whether it still stood as `ticket` has it; otherwise nothing is changed."""
+        same = (tickets.c.id == ticket.id) & (tickets.c.details == json.dumps(ticket.details))
+        same &= _OPEN if ticket.closing is None else ~_OPEN
+        amended = update(tickets).where(same).values(details=json.dumps(details))
+        return await self._registry.change(lambda connection: connection.execute(amended).rowcount == 1, quietly=True)
+
     async def list(
         self, kind: Kind, *, principal: str | None = None, open_: bool | None = None, limit: int = 100
     ) -> list[Ticket]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.headerregistry import Address
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from icetower.contracts.model import Contract, Operation
 from icetower.counting import counted
@@ -103,7 +103,8 @@ class Ticket:
         table: its name as people write it.
         contact: the named human, or the contact of the contract's owner; None: the contract names nobody.
         details: of an escalation `after_failures`, `within_s` and the last `failures`; of a request `partitions`,
-            `operations` and `reason`; of an alert `rule`, `value`, `threshold`, `partitions`, `message` and `advice`.
+            `operations` and `reason`, and `guard` where it is about an overwrite that was refused; of an alert `rule`,
+            `value`, `threshold`, `partitions`, `message` and `advice`.
         closing: None while it is open.
     """
 
@@ -124,10 +125,17 @@ class Ticket:
         """In a line."""
         if self.kind is Kind.ALERT:
             return str(self.details["message"])
+        if self.kind is Kind.REQUEST and self.guards:
+            return f"{self.principal} asks whether an overwrite of {self.table} was meant"
         if self.kind is Kind.REQUEST:
             return f"{self.principal} asks for partitions of {self.table}"
         failures = counted(self.details["after_failures"], "failure")
         return f"{self.principal} is stopped at {self.table} after {failures} in a row"
+
+    @property
+    def guards(self) -> bool:
+        """Whether it is about an overwrite that a guard has refused (`approvals`)."""
+        return "guard" in self.details
 
     @property
     def rules(self) -> str:
@@ -195,6 +203,22 @@ def time_text(at_ms: int) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------ requests
+
+
+class Wish(Protocol):
+    """What a request is about."""
+
+    @property
+    def table(self) -> Identifier: ...
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """The details of the ticket for it."""
+        ...
+
+    def subject(self, principal: str) -> str:
+        """Two requests of a principal for the same are one."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from icetower.commit.replays import Replays
 from icetower.commit.safe_refusals import SafeRefusals
 from icetower.contracts.model import ADMINISTRATOR_NAME
 from icetower.database import Database, sqlite_url
+from icetower.escalations.approvals import Approvals, DryApprovals
 from icetower.escalations.escalations import Escalations
 from icetower.files.changes import Manifests
 from icetower.files.deletes import Contents, Vectors
@@ -256,13 +257,15 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     footers, contents = Footers(storage, budget=budget), Contents(storage, budget=budget)
     files, owners = Files(manifests, footers, Vectors(storage), contents), Owners(registry, ambient)
     rates, code = RateLimits(ambient, shadow, deadline_s=server.queue_deadline_s), settings.client_code
-    gate = Gate(files, escalations, rates, shadow, registry, lifecycle, ambient, code)
+    approvals = Approvals(registry, escalations, ambient)
+    gate = Gate(files, escalations, rates, shadow, registry, lifecycle, ambient, code, approvals)
     outcomes = Outcomes(escalations, owners, attempts, undeclared)
     replays = Replays(heads, ledger)
     under_way = UnderWay()
     landings = Landings(heads, replays, engine, under_way, ambient, key_lifetime_ms=limits.lately_ms)
     places = registry, lifecycle
-    checks = Checks(files, escalations, rates, *places, engine, heads, replays, landings, owners, ambient, code)
+    dry = ambient, code, DryApprovals(approvals)
+    checks = Checks(files, escalations, rates, *places, engine, heads, replays, landings, owners, *dry)
     writers = Writers(ledger, ambient)
     refusals = SafeRefusals(upstream, heads, replays, ledger, manifests, writers, engine.live)
     deciding = gate, engine, heads, replays, refusals, writers

@@ -48,6 +48,11 @@ def who_is(desk: tables.Desk, names: tuple[str, ...], *, read_only: bool) -> Who
         for name in ("commits_per_minute", "files_per_commit", "bytes_per_commit")
         if (value := getattr(rule.quota, name)) is not None
     ]
+    quotas += [
+        clean(f"{rule.pattern}: an overwrite adds at most {times} times the rows that it removes, or a person decides")
+        for rule in me.contract.tables
+        if (times := rule.guard.times) is not None
+    ]
     names = me.tools(names, read_only=read_only)
     return Who(
         summary=f"you are {me.principal}, under contract {me.contract.name}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from icetower.contracts.model import FILE_OPERATIONS, Contract, Operation, Quota, Rule
+from icetower.contracts.limits import Quota
+from icetower.contracts.model import FILE_OPERATIONS, Contract, Operation, Rule
 from icetower.contracts.patterns import Orchestration
 from icetower.contracts.reading import size_text
 from icetower.contracts.regions import Region
@@ -82,6 +83,10 @@ def _conditions(rule: Rule) -> list[str]:
     if not rule.own_location and any(rule.grants(each) for each in FILE_OPERATIONS - {Operation.DELETE}):
         found.append("its files may lie anywhere under the table")
     found += [f"at most {text}" for text in _quota(rule.quota)]
+    if rule.guard.times is not None:
+        found.append(
+            f"an overwrite that adds over {rule.guard.times} times the rows that it removes waits for a person"
+        )
     return found
 
 

@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any
 
 from icetower.admission import permissions
-from icetower.admission.gate import Bindings, Files, Gate, Stops, TablePlaces
+from icetower.admission.gate import Approvals, Bindings, Files, Gate, Stops, TablePlaces
 from icetower.admission.identity import Identity
 from icetower.admission.quotas import RateLimits, check_quota
 from icetower.admission.refusals import refusal
@@ -93,7 +93,7 @@ class _NothingHeld(RateLimits):
 
 
 class Checks:
-    """One a tower. The arguments are those of its `Gate` and `Commits`."""
+    """One a tower. The arguments are those of its `Gate` and `Commits`; `approvals`: none of them is taken."""
 
     def __init__(
         self,
@@ -109,6 +109,7 @@ class Checks:
         owners: Owners,
         ambient: Ambient,
         client_code: Allowed = NO_CODE,
+        approvals: Approvals | None = None,
     ) -> None:
         self._files = files
         self._stops = stops
@@ -122,6 +123,7 @@ class Checks:
         self._owners = owners
         self._ambient = ambient
         self._client_code = client_code
+        self._approvals = approvals
 
     async def commit(
         self,
@@ -221,6 +223,7 @@ class Checks:
             self._places,
             self._ambient,
             self._client_code,
+            self._approvals,
         )
         async with gate.reading(principal):
             head = await self._version(table, creating=creating)

@@ -125,7 +125,8 @@ class Commits:
                         return (admitted,)
                     attempt.operation = "+".join(sorted(admitted.operations)) or "none"
                     self._judged(attempt, admitted)
-                    done = await self._land(admitted, watch, attempt, reads=_may_read(principal, table))
+                    async with self._gate.holding(admitted):
+                        done = await self._land(admitted, watch, attempt, reads=_may_read(principal, table))
                     attempt.partitions = partitions_of(done.head, _touched(admitted))
                     return (done,)
 
@@ -430,7 +431,8 @@ class Commits:
         self._judged(attempt, *members)
         await self._keep_writer(members)
         try:
-            committed = await self._engine.submit_together(members, request=attempt.request_id or "")
+            async with self._gate.holding(*members):
+                committed = await self._engine.submit_together(members, request=attempt.request_id or "")
         except KeyMisused as error:
             if error.rule != "key.transaction" or len(marked) == len(requests):
                 raise

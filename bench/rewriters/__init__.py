@@ -1,0 +1,1 @@
+"""Agents that rewrite partitions for minutes while others append: whose work is in vain? See `run`."""
