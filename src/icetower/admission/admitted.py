@@ -48,6 +48,32 @@ class _Identified:
 
 
 @dataclass(frozen=True, slots=True)
+class Publication:
+    """What a commit is that publishes snapshots of another branch, which its own branch lacks.
+
+    Attributes:
+        branch, head: that branch, and where it stands.
+        base: the last snapshot that both branches have; None: none.
+        forward_only: where its own branch has moved on since, nothing is rebased.
+        squash: its snapshots become one.
+        stage: the copies go on this branch instead, and its own stays where it is: there they wait for checks.
+        copies: snapshots of its own branch that are copies of the other's, so that nothing is held against them.
+        numbers: sequence numbers of snapshots that were published before, each with that of its copy.
+        until_ms: until when its key is kept, at least.
+    """
+
+    branch: str
+    head: int
+    base: int | None
+    forward_only: bool
+    squash: bool
+    stage: str | None
+    copies: frozenset[int]
+    numbers: Mapping[int, int]
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Admitted(_Identified):
     """A commit that may go on.
 
@@ -68,6 +94,7 @@ class Admitted(_Identified):
         shadowed: what its contract, which is in shadow mode, would have refused.
         judge_again: to be called with the metadata of the version that the commit goes on; raises `CommitConflict`
             where it would be refused by now. None: what it may do does not depend on the version.
+        publication: it publishes another branch. Its changes are of the snapshots as they are there.
     """
 
     identity: Identity
@@ -88,6 +115,7 @@ class Admitted(_Identified):
     may_change_rows: bool = False
     shadowed: tuple[ContractViolation, ...] = ()
     judge_again: Callable[[JSON], None] | None = None
+    publication: Publication | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -368,6 +368,8 @@ def _carried(scope: ReadScope | None, change: Change, staged: StagedTable) -> Re
 def steps_since(member: Admitted, staged: StagedTable, head: int | None) -> Sequence[Snapshot]:
     """The snapshots that landed since the commit's base, oldest first.
 
+    Of a branch that is published, those that it was published as before are its own.
+
     Raises:
         CommitConflict: the base is not in the history of the branch, or too far back.
     """
@@ -375,6 +377,8 @@ def steps_since(member: Admitted, staged: StagedTable, head: int | None) -> Sequ
     steps = staged.steps(base, head)
     if steps is None:
         raise base_lost(base, member.ref, head)
+    if member.publication is not None:
+        steps = [step for step in steps if step.id not in member.publication.copies]
     return _bounded(steps, head)
 
 
