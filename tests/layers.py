@@ -54,6 +54,7 @@ FOLDERS = {
     "pipelines": "full",
     "protocol": "quick",
     "rebase": "quick",
+    "publish": "quick",
     "registry": "quick",
     "revert": "quick",
     "rows": "quick",
