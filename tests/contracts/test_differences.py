@@ -191,6 +191,13 @@ CLAUSES = [
         "has no idempotency any more; before: a key is required by header or summary, remembered for 1d",
     ),
     ("orphans", "", "orphans: {action: delete}", "has orphans: looked for every 1d; what is older than 3d is deleted"),
+    (
+        "branches",
+        "",
+        "branches: {retain: 7d, checks: [a, b], checked_by: [ci]}",
+        "has branches: removed when nobody has written to them for 7d; published after check a and check b, which ci "
+        "reports",
+    ),
     ("revocation", "", "revocation: {by: [ann, bob]}", "has revocation: by administrators and by ann and bob"),
     ("quotas", "", "quotas: {requests_at_once: 1}", "has quotas: 1 request at once"),
 ]

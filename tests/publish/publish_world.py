@@ -129,6 +129,7 @@ async def publication(
         comparison.copies,
         comparison.numbers,
         world.clock.now_ms() + LATER_MS,
+        predicates=reads is not None and reads.isolation is not None,
     )
     admitted = judge(facts.with_files(changes, {}))
     return prepared(admitted, comparison, parted, identity, named), comparison

@@ -60,6 +60,8 @@ class Publication:
         copies: snapshots of its own branch that are copies of the other's, so that nothing is held against them.
         numbers: sequence numbers of snapshots that were published before, each with that of its copy.
         until_ms: until when its key is kept, at least.
+        predicates: who publishes says which isolation is owed, also to what overwrote or deleted by a filter: it counts
+            for the rows that it found on the branch.
     """
 
     branch: str
@@ -71,6 +73,7 @@ class Publication:
     copies: frozenset[int]
     numbers: Mapping[int, int]
     until_ms: int
+    predicates: bool = False
 
 
 @dataclass(frozen=True, slots=True)

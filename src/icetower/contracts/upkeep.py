@@ -66,6 +66,6 @@ class Branches(Part):
         if self.retain_s is not None:
             said.append(f"removed when nobody has written to them for {duration_text(self.retain_s)}")
         if self.checks:
-            by = f", as {series(self.checked_by, 'or')} reports" if self.checked_by else ""
-            said.append(f"published when {series(self.checks)} have passed{by}")
+            by = f", which {series(self.checked_by, 'or')} reports" if self.checked_by else ""
+            said.append(f"published after {series([f'check {name}' for name in self.checks])}{by}")
         return "; ".join(said) or "as any others"

@@ -150,7 +150,8 @@ def grant_for(member: Admitted, staged: StagedTable, *, isolation_since: int | N
         return RebaseGrant("rewrite")
     scope = member.read_scope
     if Kind.PREDICATE in kinds:
-        if not _covers_predicate(scope):
+        said = scope is not None and member.publication is not None and member.publication.predicates
+        if not (said or _covers_predicate(scope)):
             raise _refused(
                 "rebase.predicate",
                 "it may overwrite or delete by a filter, which has to be evaluated anew. Declare what it read: "

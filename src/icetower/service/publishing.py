@@ -236,15 +236,16 @@ class Publishing:
             comparison.copies,
             comparison.numbers,
             self._ambient.now_ms() + self._key_lifetime_ms,
+            predicates=wanted.isolation is not None,
         )
         async with self._gate.reading(principal) as reading:
             admitted = await self._gate.admit(principal, request, identity, head, since_s=attempt.started_s)
             reading.leave()
         member = prepared(admitted, comparison, publication, identity, refs, [dict(each) for each in also])
         attempt.judged_s = self._ambient.monotonic_s()
-        attempt.updates[table] = member.updates if comparison.forward else _moves(stage or wanted.to)
         await self._writers.keep(principal.name, [(member.table_uuid or "", table)])
         done = await self._engine.submit(member, request=attempt.request_id or "")
+        attempt.updates[table] = member.updates if done.outcome == "direct" else _moves(stage or wanted.to)
         self._journal.remember_commit(member, done)
         attempt.partitions = partitions_of(done.head, _places(member))
         return done
