@@ -16,6 +16,8 @@ from pyiceberg.table import Table
 
 from icetower import Agent, AsyncAgent
 from icetower.agent import Tower, keyed, new_key
+from icetower.cli.branches import remove_stale
+from icetower.contracts.document import load
 from icetower.errors import CommitConflict, ContractViolation, IcetowerError, NotFound, PublishConflict
 from icetower.protocol.marks import PUBLISHED_BRANCH
 from tests.pages.page_blocks import blocks_of
@@ -280,6 +282,23 @@ def test_agents_of_either_kind(tower: TowerProcess, table: Table, asynchronous: 
                 agent.publish(name, "nothing-of-this-name")
     assert done.outcome == "forwarded"
     assert ids(table) == [1, 2]
+
+
+def test_maintenance_removes_what_contracts_let_go(
+    tower: TowerProcess, table: Table, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ICETOWER_TOKEN", tower.secret)
+    name, base = name_of(table), append(table, 1)
+    for branch in ("dev", "kept"):
+        table.refresh().manage_snapshots().create_branch(base, branch).commit()
+        append(table, 2, branch=branch)
+    contract = load("version: 1\nagent: a\nbranches: {retain: 1ms}\n", source="test")
+    kept = load("version: 1\nagent: a\nbranches: {checks: [c]}\n", source="test")
+    assert remove_stale(tower.uri, [name], {"admin": kept}) == []
+    assert remove_stale(tower.uri, [name], {"somebody": contract}) == []
+    found = remove_stale(tower.uri, [name, f"{namespace}.gone"], {"admin": contract})
+    assert found == [(name, "dev"), (name, "kept")]
+    assert list(table.refresh().metadata.refs) == ["main"]
 
 
 def test_the_commands(tower: TowerProcess, table: Table, namespace: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -11,13 +12,16 @@ import typer
 from icetower.agent import Tower
 from icetower.ambient import SystemAmbient
 from icetower.cli.completion import complete_table
+from icetower.cli.contract_tables import Routes
+from icetower.cli.lake import Lake
 from icetower.cli.mediate import contracts_in_force
-from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect, time_text
+from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect, time_text, token_for
 from icetower.cli.screens import say_section
 from icetower.cli.terminal import say, warn
 from icetower.contracts.model import Contract
 from icetower.contracts.reading import duration_text
-from icetower.errors import CommitConflict
+from icetower.contracts.regions import Pattern
+from icetower.errors import CommitConflict, NotFound
 from icetower.protocol.names import Identifier
 from icetower.publish.stale import BranchState, branches_in
 from icetower.table.head import HeadState
@@ -53,6 +57,29 @@ def branches(
                 say(json.dumps([{"table": table, **asdict(each), "removed": each.name in gone} for each in found]))
             else:
                 _show(table, found, gone)
+
+
+def remove_stale(uri: str, tables: Sequence[str] | None, contracts: Mapping[str, Contract]) -> list[tuple[str, str]]:
+    """Remove the stale branches of some tables, or of all, as an administrator; each by its table and its name.
+
+    Args:
+        contracts: by principal.
+    """
+    if all(each.branches is None or each.branches.retain_s is None for each in contracts.values()):
+        return []
+    now_ms = SystemAmbient().now_ms()
+    found: list[tuple[str, str]] = []
+    with Routes(uri, token_for(uri)) as routes, connect(uri) as tower:
+        names = Lake(routes).matching(Pattern((), "**")) if tables is None else tables
+        for table in map(str, names):
+            try:
+                metadata = tower.load(table)["metadata"]
+            except NotFound:  # it was dropped meanwhile
+                continue
+            head = HeadState("", metadata)
+            stale = [each for each in branches_in(head, contracts, now_ms) if each.stale]
+            found += [(table, each.name) for each in stale if _removed(tower, table, head, each)]
+    return found
 
 
 def _by_principal(uri: str) -> dict[str, Contract]:
