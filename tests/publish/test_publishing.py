@@ -116,7 +116,7 @@ def test_what_came_meanwhile_stays_and_the_snapshots_come_after_it(version: int,
     run(story())
 
 
-def test_row_ids_and_sequence_numbers_are_those_of_new_snapshots() -> None:
+def test_r13_row_ids_and_sequence_numbers_are_those_of_new_snapshots() -> None:
     async def story() -> None:
         world, main, agent = await world_with(3)
         await add(agent, data("c1"))
@@ -174,7 +174,7 @@ def test_deletes_of_the_branch_apply_to_what_they_applied_to() -> None:
     run(story())
 
 
-def test_each_snapshot_is_held_against_what_came() -> None:
+def test_r13_each_snapshot_is_held_against_what_came() -> None:
     async def story() -> None:
         world, main, agent = await world_with(2)
         fine = await add(agent, data("c1"))
@@ -272,7 +272,7 @@ def test_it_goes_on_after_it_was_published() -> None:
 
 
 @pytest.mark.parametrize("squash", [False, True])
-def test_what_came_before_an_earlier_publication_still_counts(squash: bool) -> None:
+def test_r13_what_came_before_an_earlier_publication_still_counts(squash: bool) -> None:
     async def story() -> None:
         world, main, agent = await world_with(2)
         await add(agent, data("c1"))
@@ -391,7 +391,7 @@ def test_equality_deletes_and_what_came_before_them_are_no_one_snapshot() -> Non
     run(story())
 
 
-def test_a_compaction_on_the_branch_keeps_its_place_among_deletes() -> None:
+def test_r13_a_compaction_on_the_branch_keeps_its_place_among_deletes() -> None:
     async def story() -> None:
         world, main, agent = await world_with(2)
         await add(agent, data("c1"))

@@ -216,7 +216,7 @@ async def told(history: History, *, squash: bool) -> str:
 @pytest.mark.parametrize("squash", [False, True], ids=["each", "squash"])
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("seed", range(4))
-def test_random_histories(seed: int, version: int, squash: bool) -> None:
+def test_r13_random_histories(seed: int, version: int, squash: bool) -> None:
     ended: Counter[str] = Counter()
     for number in range(HISTORIES):
         history = History(Random(f"{seed} {version} {squash} {number}"), version)

@@ -119,43 +119,39 @@ def _summary(snapshot: Snapshot, known: set[str]) -> dict[str, str]:
 
 
 def _with_reads(summaries: Sequence[dict[str, str]], reads: Reads) -> list[dict[str, str]]:
-    """The summaries with one declaration of what was read, which covers each of theirs; without any where none does.
+    """The summaries with one declaration of what was read, which covers each of theirs.
 
-    One commit declares one scope. Of several filters that is any row of any of them, and the stricter level. Where a
-    snapshot says nothing, and is not known to be blind, nothing covers it.
+    One commit declares one scope. Of several filters that is any row of any of them, and the stricter level. A snapshot
+    that says nothing, and is not known to be blind, may have read everything: beside one that is owed serializable
+    isolation all of them are held to that; else nothing is declared, and the table or the contract has to.
     """
-    said: list[tuple[str | None, str | None]] = []
-    silent = False
-    found: list[dict[str, str]] = []
-    for summary in summaries:
-        own = dict(summary)
-        if reads.blind and own.get("operation") == "append" and not {BLIND, FILTER, ISOLATION} & own.keys():
-            own[BLIND] = "true"
-        blind = known_blind(own, declared=False)
-        if ISOLATION not in own and not blind:
-            own |= {} if reads.filter is None else {FILTER: reads.filter}
-            own |= {} if reads.isolation is None else {ISOLATION: reads.isolation}
-        if ISOLATION in own:
-            said.append((own.get(FILTER), own[ISOLATION].lower()))
-        silent = silent or not (ISOLATION in own or blind)
-        found.append(own)
-    if len(set(said)) <= 1 and (not said or all(ISOLATION in own for own in found)):
+    found = [_with_own(summary, reads) for summary in summaries]
+    said = [(own.get(FILTER), own[ISOLATION].lower()) for own in found if ISOLATION in own]
+    if not said or (len(set(said)) == 1 and len(said) == len(found)):
         return found
-    for own in found:
-        own.pop(FILTER, None)
-        own.pop(ISOLATION, None)
-    if silent:
-        return found
-    level = "serializable" if any(level != "snapshot" for _, level in said) else "snapshot"
+    silent = any(ISOLATION not in own and not known_blind(own, declared=False) for own in found)
+    serializable = any(level != "snapshot" for _, level in said)
     filters = [text for text, _ in said]
-    scope = None if None in filters else _any_of([text for text in filters if text is not None])
-    words = {ISOLATION: level} | ({FILTER: scope} if scope is not None else {})
-    if level == "serializable" and scope is None:
-        words[FILTER] = "true"
-    for own in found:
-        own.pop(BLIND, None)
-        own |= words
-    return found
+    words: dict[str, str] = {}
+    if serializable:
+        scope = None if silent or None in filters else _any_of([text for text in filters if text is not None])
+        words = {ISOLATION: "serializable", FILTER: scope or "true"}
+    elif not silent:
+        words = {ISOLATION: "snapshot"}
+    dropped = {FILTER, ISOLATION, BLIND} if words else {FILTER, ISOLATION}
+    return [{name: value for name, value in own.items() if name not in dropped} | words for own in found]
+
+
+def _with_own(summary: dict[str, str], reads: Reads) -> dict[str, str]:
+    """One summary, with what who publishes says where it says nothing itself."""
+    own = dict(summary)
+    if reads.blind and own.get("operation") == "append" and not {BLIND, FILTER, ISOLATION} & own.keys():
+        own[BLIND] = "true"
+    if reads.isolation is not None and ISOLATION not in own and not known_blind(own, declared=False):
+        own[ISOLATION] = reads.isolation
+        if reads.filter is not None:
+            own[FILTER] = reads.filter
+    return own
 
 
 def _any_of(filters: Sequence[str]) -> str:
