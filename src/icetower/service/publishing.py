@@ -182,9 +182,11 @@ class Publishing:
             if waiting is None:
                 anonymous = replace(identity, key=None)
                 done = await self._put(attempt, table, wanted, anonymous, head, comparison, stage=branch)
+                if not done.snapshots:
+                    return _published(done, comparison), done
                 head = done.head
                 waiting = _waiting_on(head, branch, comparison)
-                if waiting is None:  # nothing of it changes a file, or the table has moved on
+                if waiting is None:
                     raise _moved(wanted)
             snapshot_id, staged = waiting.head, waiting
         by = branches.checked_by or (attempt.principal.name,)
@@ -205,7 +207,8 @@ class Publishing:
         also = () if branch == wanted.branch else (asserted(wanted.branch, comparison.head),)
         ready = replace(wanted, branch=branch, squash=False)
         done = await self._put(attempt, table, ready, identity, head, staged, forward_only=True, also=also)
-        outcome = "forwarded" if branch == wanted.branch else "rebased"
+        found_before = done.outcome == "replayed"
+        outcome = done.outcome if found_before else "forwarded" if branch == wanted.branch else "rebased"
         return Published(outcome, done.head, _pairs(done), comparison.picked, checks=verdicts), done
 
     async def _put(
@@ -259,7 +262,8 @@ class Publishing:
             ContractViolation: the principal may not read the table.
             NotFound: the table has no such snapshot.
         """
-        permissions.require(principal, Operation.READ, table)
+        if not principal.contract.shadow:
+            permissions.require(principal, Operation.READ, table)
         head = await self._heads.load(table)
         if head.snapshot(report.snapshot_id) is None:
             raise NotFound(f"{table} has no snapshot {report.snapshot_id}", rule="snapshot.exists")
@@ -285,10 +289,12 @@ def _waiting_on(head: HeadState, stage: str, comparison: Comparison) -> Comparis
     last = None if at is None else head.snapshot(at)
     if at is None or last is None or PUBLISHED_BRANCH not in last.summary:
         return None
-    staged = compare(head.snapshots.get, at, comparison.onto)
-    if not staged.forward or compare(head.snapshots.get, comparison.head, at).lacking:
+    try:
+        staged = compare(head.snapshots.get, at, comparison.onto)
+        left = compare(head.snapshots.get, comparison.head, at).lacking
+    except CommitConflict:  # of another time: they have no snapshot in common any more
         return None
-    return staged
+    return staged if staged.forward and not left else None
 
 
 def _moved(wanted: PublishRequest) -> CommitConflict:
@@ -300,6 +306,8 @@ def _moved(wanted: PublishRequest) -> CommitConflict:
 
 
 def _published(done: Committed, comparison: Comparison) -> Published:
+    if done.outcome == "rebased" and not done.snapshots:  # none of them changes a file
+        return Published("nothing", done.head, picked=comparison.picked)
     outcomes = {"direct": "forwarded", "rebased": "rebased"}
     return Published(outcomes.get(done.outcome, done.outcome), done.head, _pairs(done), comparison.picked)
 
