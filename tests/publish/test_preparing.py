@@ -7,7 +7,7 @@ import json
 import pytest
 
 from icetower.iceberg.expressions import from_json
-from icetower.protocol.marks import BLIND, FILTER, ISOLATION, KEY, PRINCIPAL, READ_SNAPSHOT, REF
+from icetower.protocol.marks import BLIND, FILTER, GROUP_FILE, ISOLATION, KEY, PRINCIPAL, READ_SNAPSHOT, REF
 from icetower.protocol.names import Identifier
 from icetower.publish.comparison import compare
 from icetower.publish.preparing import Reads, request_of
@@ -46,6 +46,11 @@ def test_one_scope_covers_all(said: list[dict[str, str]], reads: Reads, wanted: 
     assert [
         {name: each[name] for name in (BLIND, FILTER, ISOLATION) if name in each} for each in summaries(said, reads)
     ] == wanted
+
+
+def test_appends_by_the_fast_path_are_blind() -> None:
+    (summary,) = summaries([{GROUP_FILE: "f", "icetower.group-size": "3"}], Reads())
+    assert summary == {"operation": "append", BLIND: "true"}
 
 
 def test_the_scope_is_a_filter_that_can_be_read() -> None:

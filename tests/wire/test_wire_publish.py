@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,41 @@ def test_what_another_has_made_keeps_its_author(tower: TowerProcess, table: Tabl
     assert head.summary is not None
     assert (head.summary["icetower.author"], head.summary["icetower.principal"]) == (f"{namespace}_w", "admin")
     assert head.summary[PUBLISHED_BRANCH] == "dev"
+
+
+# -- many at once -----------------------------------------------------------------------------------------------------
+
+
+def test_agents_publish_while_others_write(tower: TowerProcess, table: Table) -> None:
+    """Every row is there once, whatever came between; and what is published comes in one piece."""
+    name = name_of(table)
+    append(table, 0)
+    agents, rounds = 4, 3
+
+    def work(number: int) -> int:
+        published = 0
+        with Agent(tower.uri, tower.secret) as agent:
+            for round_ in range(rounds):
+                first = 1_000 * (number + 1) + 10 * round_
+                if number == agents - 1:
+                    agent.append(name, [{"id": first, "region": "main"}])
+                    continue
+                branch = agent.branch(name, f"agent-{number}")
+                branch.append([{"id": first, "region": "a"}])
+                branch.append([{"id": first + 1, "region": "b"}])
+                done = branch.publish(keep="each" if round_ else "squash")
+                assert done.outcome in ("forwarded", "rebased")
+                published += 1
+        return published
+
+    with ThreadPoolExecutor(agents) as threads:
+        assert sum(threads.map(work, range(agents))) == (agents - 1) * rounds
+    expected = {0} | {1_000 * agents + 10 * round_ for round_ in range(rounds)}
+    for number in range(agents - 1):
+        expected |= {1_000 * (number + 1) + 10 * round_ + n for round_ in range(rounds) for n in (0, 1)}
+    assert ids(table) == sorted(expected)
+    numbers = [snapshot.sequence_number or 0 for snapshot in table.snapshots()]
+    assert len(set(numbers)) == len(numbers)
 
 
 # -- the SDK, and the commands ----------------------------------------------------------------------------------------

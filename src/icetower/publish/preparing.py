@@ -19,6 +19,7 @@ from icetower.protocol.marks import (
     APPLICATION,
     BLIND,
     FILTER,
+    GROUP_FILE,
     ISOLATION,
     KEY,
     OF_THE_TOWER,
@@ -115,6 +116,8 @@ def _summary(snapshot: Snapshot, known: set[str]) -> dict[str, str]:
     summary = {name: value for name, value in snapshot.summary.items() if name not in OF_THE_BRANCH}
     if summary.get(READ_SNAPSHOT) in known:
         del summary[READ_SNAPSHOT]
+    if GROUP_FILE in snapshot.summary:  # appends by the fast path, which have read nothing (trap R1)
+        summary[BLIND] = "true"
     return summary
 
 
