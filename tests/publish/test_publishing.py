@@ -17,7 +17,7 @@ from icetower.protocol.snapshots import Snapshot
 from icetower.publish.comparison import branches_of
 from icetower.publish.preparing import Reads
 from icetower.table.head import HeadState
-from icetower_client_model.operations import Kind, ManifestRewrite, Operation
+from icetower_client_model.operations import Kind, Operation
 from tests.commit.engine_world import TABLE, World, outcomes, run
 from tests.commit.iceberg_client import SNAPSHOT, create, data, equalities, positions, vector
 from tests.publish.publish_world import BranchClient, branch_off, live_files, names, publication, publish, refs
@@ -416,16 +416,27 @@ def test_r13_a_compaction_on_the_branch_keeps_its_place_among_deletes() -> None:
 
 def test_a_rewrite_of_manifests_on_the_branch_brings_nothing() -> None:
     async def story() -> None:
-        world, main, agent = await world_with(2)
-        await add(agent, data("c1"))
-        await agent.refresh()
-        laid_out = await agent.prepare(Operation(Kind.REWRITE_MANIFESTS, manifests=ManifestRewrite(cluster="all")))
-        assert await outcomes(laid_out) == ["direct"]
-        await add(main, data("m1"))
+        world = World()
+        await world.create()
+        writer = world.writer()
+
+        async def write(*names: str, ref: str = "agent", **how: Any) -> None:
+            await writer.refresh()
+            request = await writer.snapshot(add=names, ref=ref, summary=BLIND if names else None, **how)
+            assert await outcomes(request) == ["direct"]
+
+        await write("a1", ref="main")
+        await branch_off(world)
+        await write("c1")
+        await write(merge=True, operation="replace")
+        await write("m1", ref="main")
         done = await publish(world)
         assert len(done.snapshots) == 1
-        assert await names(world) == ["a1", "b1", "c1", "m1"]
+        assert await names(world) == ["a1", "c1", "m1"]
         assert not branches_of(await world.head(), TABLE, "agent", "main").lacking
+        await write(merge=True, operation="replace")
+        done = await publish(world)
+        assert (done.outcome, done.snapshots) == ("rebased", ())
 
     run(story())
 

@@ -169,7 +169,8 @@ class _Finisher:
         summary |= summary_totals(None if parent is None else parent.get("summary") or {}, change)
         summary[PRINCIPAL] = self._member.principal
         if self._rebase:  # its writer has read nothing that came later
-            base = self._member.changes[0].snapshot.parent_id
+            parted = self._publication
+            base = self._member.changes[0].snapshot.parent_id if parted is None else parted.base
             summary[BASE] = "none" if base is None else str(base)
         if self._member.key is not None:
             summary[KEY] = self._member.key
