@@ -60,7 +60,7 @@ class BranchClient(Client):
         producer = Producer(operation, snapshot_id, base, lambda: next(paths))
         list_path = f"{location}/metadata/snap-{snapshot_id}-client.avro"
         draft = await self._attempt(producer, base, list_path)
-        rows = tuple([self._stored(row, draft.manifests, base, snapshot_id) for row in draft.rows])
+        rows = tuple([self._stored(row, dict(draft.manifests), base, snapshot_id) for row in draft.rows])
         world.storage.files[list_path] = write_manifest_list(
             rows,
             format_version=base.format_version,
@@ -143,7 +143,7 @@ async def publish(world: World, branch: str = "agent", to: str = "main", **how: 
 
 async def live_files(world: World, head: HeadState | None = None, branch: str = "main") -> list[Live]:
     """The live files of a branch, with everything that they inherit, as a stranger reads them."""
-    head = head or await Heads(world.upstream, world.storage).load(TABLE)
+    head = head or await Heads(world.upstream, world.storage).load(TABLE)  # pyright: ignore[reportArgumentType]
     snapshot = branch_head(head, branch)
     manifests = Manifests(world.storage)
     return [

@@ -28,7 +28,7 @@ from tests.commit.iceberg_client import SNAPSHOT, create, data, equalities, posi
 from tests.publish.publish_world import BranchClient, branch_off, live_files, publish
 
 BLIND = {"icetower.blind": "true"}
-HISTORIES = 25
+HISTORIES = 12
 CATEGORIES = "abc"
 State = dict[str, frozenset[str]]
 """By the name of each live data file: the delete files that apply to it."""
@@ -174,10 +174,9 @@ def _totals(head: HeadState, live: list[Live]) -> None:
 
 
 def _row_ids(live: list[Live], head: HeadState) -> None:
-    spans = sorted(
-        (each.entry.file.first_row_id, each.entry.file.record_count) for each in live if each.entry.file.content == DATA
-    )
-    assert all(start is not None for start, _ in spans)
+    files = [each.entry.file for each in live if each.entry.file.content == DATA]
+    spans = sorted((file.first_row_id, file.record_count) for file in files if file.first_row_id is not None)
+    assert len(spans) == len(files)
     assert all(start + count <= later for (start, count), (later, _) in itertools.pairwise(spans))
     assert all(start + count <= head.metadata["next-row-id"] for start, count in spans)
 
@@ -227,5 +226,5 @@ def test_r13_random_histories(seed: int, version: int, squash: bool) -> None:
         except BaseException as error:
             error.add_note(f"seed {seed}, history {number}")
             raise
-    assert ended["direct"] + ended["rebased"] > HISTORIES // 3, ended
-    assert ended["rebased"] > 2, ended
+    assert ended["direct"] + ended["rebased"] > HISTORIES // 4, ended
+    assert ended["rebased"] > 1, ended

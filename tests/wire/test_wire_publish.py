@@ -19,12 +19,16 @@ from icetower import Agent, AsyncAgent
 from icetower.agent import Tower, keyed, new_key
 from icetower.cli.branches import remove_stale
 from icetower.contracts.document import load
-from icetower.errors import CommitConflict, ContractViolation, IcetowerError, NotFound, PublishConflict
+from icetower.errors import CommitConflict, Forbidden, IcetowerError, NotFound, PublishConflict
 from icetower.protocol.marks import PUBLISHED_BRANCH
 from tests.pages.page_blocks import blocks_of
 from verify.kit.tower_process import SCHEMA, TowerProcess, command
 
-CONTRACT = "owner: a@example.com\ntables: [{{table: {0}.t, operations: [overwrite], partitions: all}}]\n"
+CONTRACT = """owner: a@example.com
+tables:
+  - {{table: {0}.t, operations: [overwrite], partitions: all}}
+  - {{table: {0}.t, operations: [refs], partitions: [{{region: [eu]}}]}} # it creates branches, and moves none of others
+"""
 SNAPSHOT = {f"write.{each}.isolation-level": "snapshot" for each in ("delete", "update", "merge")}
 
 
@@ -131,7 +135,7 @@ def test_what_is_refused(tower: TowerProcess, table: Table, namespace: str) -> N
     reader = tower.principal(f"{namespace}_reader", f"owner: a@example.com\ntables: []\nreads: ['{namespace}.*']")
     stranger = tower.principal(f"{namespace}_stranger", "owner: a@example.com\ntables: []")
     for secret in (reader, stranger):
-        with Tower(tower.uri, secret) as theirs, pytest.raises(ContractViolation):
+        with Tower(tower.uri, secret) as theirs, pytest.raises(Forbidden):
             theirs.publish(name, "dev", key=new_key())
     assert ids(table) == [1]
 
@@ -220,7 +224,7 @@ def test_a_contract_counts_for_all_snapshots_of_the_branch(tower: TowerProcess, 
     append(table, 2, branch="dev")
     table.refresh().delete("id == 1", branch="dev")
     with Tower(tower.uri, writer) as agent:
-        with pytest.raises(ContractViolation) as refused:
+        with pytest.raises(Forbidden) as refused:
             agent.publish(name, "dev", key=new_key())
         assert refused.value.rule == "contract.operation"
         assert ids(table) == [1]

@@ -103,6 +103,7 @@ def test_the_statements_of_the_page(tower: TowerProcess, catalog: Catalog, t: Sp
     t.sql("CREATE TABLE {t} (id BIGINT, region STRING) USING iceberg")
     t.sql("INSERT INTO {t} VALUES (1, 'eu'), (2, 'eu')")
     (block,) = [block for block in blocks_of("docs/branches.md") if block.language == "sql"]
+    last: list[tuple[Any, ...]] = []
     try:
         for statement in block.text.replace("tower.shop.sales", t.table).split(";"):
             if statement.strip():
