@@ -272,9 +272,8 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     refusals = SafeRefusals(upstream, heads, replays, ledger, manifests, writers, engine.live)
     deciding = gate, engine, heads, replays, refusals, writers
     commits = Commits(*deciding, lifecycle, gatekeeper, outcomes, journal, ambient, door, under_way)
-    verdicts, lifetime_ms = Verdicts(control, ambient), limits.lately_ms
-    kept = writers, outcomes, journal, verdicts, ambient
-    publishing = Publishing(gate, engine, heads, replays, *kept, key_lifetime_ms=lifetime_ms)
+    kept = writers, outcomes, journal, Verdicts(control, ambient), ambient
+    publishing = Publishing(gate, engine, heads, replays, *kept, key_lifetime_ms=limits.lately_ms)
     intake = Intake(server, ambient, open_to_all=open_to_all)
     front = Front(registry, intake, attempts, journal, shadow, ambient, server, open_to_all, traces=traces)
     token_rates, mcp = TokenRates(ambient), McpMount(front, settings.storage)
