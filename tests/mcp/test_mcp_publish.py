@@ -6,7 +6,11 @@ from typing import Any
 
 from icetower import Agent
 from tests.mcp.clients import connected, live
-from tests.mcp.conftest import Shop
+from tests.mcp.conftest import CONTRACT, Shop
+
+BRANCHING = (
+    f"{CONTRACT}  - {{{{table: {{space}}.prices, operations: [refs], partitions: [{{{{region: [{{region}}]}}}}]}}}}\n"
+)
 
 
 def row(id_: int) -> dict[str, Any]:
@@ -14,7 +18,7 @@ def row(id_: int) -> dict[str, Any]:
 
 
 def test_an_agent_publishes_its_branch(shop: Shop) -> None:
-    token = shop.agent("eu")
+    token = shop.agent("eu", BRANCHING)
     with Agent(shop.tower.uri, token) as mine:
         mine.append(shop.table, row(1))
         branch = mine.branch(shop.table, "dev")
@@ -35,7 +39,7 @@ def test_an_agent_publishes_its_branch(shop: Shop) -> None:
 
 
 def test_it_hears_what_stands_against_each_snapshot(shop: Shop) -> None:
-    token = shop.agent("eu")
+    token = shop.agent("eu", BRANCHING)
     with Agent(shop.tower.uri, token) as mine:
         mine.append(shop.table, row(1))
         mine.branch(shop.table, "dev")

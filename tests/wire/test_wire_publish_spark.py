@@ -13,7 +13,7 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
 from icetower.agent import new_key
-from icetower.errors import PublishConflict
+from icetower.errors import CommitConflict, PublishConflict
 from icetower.pipelines.session import spark_session
 from tests.pages.page_blocks import blocks_of
 from tests.wire.test_wire_spark import CATALOG, Spark
@@ -81,7 +81,9 @@ def test_write_audit_publish(tower: TowerProcess, catalog: Catalog, t: Spark, ve
         assert t.sql("SELECT count(*) FROM {t}") == [(4,)]  # the audit
     assert t.ids() == [1, 2, 5]
     t.sql("INSERT INTO {t} VALUES (9, 'main', 0)")
-    done = tower.admin.publish(t.short, "audit", key=new_key())
+    with pytest.raises(CommitConflict, match="isolation: snapshot"):
+        tower.admin.publish(t.short, "audit", key=new_key())  # a delete by a filter, maybe
+    done = tower.admin.publish(t.short, "audit", key=new_key(), isolation="snapshot")
     assert (done.outcome, len(done.snapshots)) == ("rebased", 3)
     expected = {2: ("a", 7), 3: ("b", 0), 4: ("b", 0), 5: ("a", 0), 9: ("main", 0)}
     assert read(t, catalog) == expected

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -269,6 +269,7 @@ class Gate:
         head: HeadState | None,
         *,
         since_s: float,
+        published: bool = False,
     ) -> Admitted:
         """Read what a commit does, and say whether it may.
 
@@ -276,6 +277,7 @@ class Gate:
             identity: of the commit; whether it has landed before was asked already.
             head: the table, as of late; None where the commit creates it.
             since_s: when its request came, monotonic.
+            published: it stands for snapshots that another branch of the table has.
 
         Raises:
             IcetowerError: whatever refuses it.
@@ -285,6 +287,7 @@ class Gate:
         await self._stops.require_free(principal, table)
         await self._rates.wait(principal, table, since_s=since_s, work=identity.work)
         facts = await self._facts(principal, request, identity, None if head is None else head.metadata)
+        facts = replace(facts, published=True) if published else facts
         if identity.snapshots and head is not None:  # what creates a table is about its own place, which its files tell
             ask(REQUEST_CHECKS, facts.unread())  # what shadow mode lets by is met again, and recorded then
         facts = await self._read(facts, head)

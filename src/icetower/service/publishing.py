@@ -242,7 +242,8 @@ class Publishing:
             predicates=wanted.isolation is not None,
         )
         async with self._gate.reading(principal) as reading:
-            admitted = await self._gate.admit(principal, request, identity, head, since_s=attempt.started_s)
+            since_s = attempt.started_s
+            admitted = await self._gate.admit(principal, request, identity, head, since_s=since_s, published=True)
             reading.leave()
         member = prepared(admitted, comparison, publication, identity, refs, [dict(each) for each in also])
         attempt.judged_s = self._ambient.monotonic_s()
