@@ -76,6 +76,7 @@ OVER_THE_WIRE = {
     ("publish",): ("shop.sales", "b"),
     ("branches",): ("shop.sales",),
     ("report-check",): ("shop.sales", "1", "c", "--passed"),
+    ("send",): ("shop.sales", "rows.json", "--key", "k"),
     ("bypasses",): (),
     ("forget",): ("p-4711",),
     ("tables", "show"): ("a.b",),
@@ -107,6 +108,7 @@ OVER_THE_WIRE = {
 @pytest.mark.parametrize("words", OVER_THE_WIRE, ids=" ".join)
 def test_a_tower_that_is_not_there(run: Run, tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "c.yaml").write_text(CONTRACT)
+    (tmp_path / "rows.json").write_text('[{"a": 1}]')
     uri = f"http://127.0.0.1:{refused_port()}"
     status, _, err = run(*words, *OVER_THE_WIRE[words], "--uri", uri)
     assert status == 1
