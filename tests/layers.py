@@ -54,6 +54,7 @@ FOLDERS = {
     "pipelines": "full",
     "protocol": "quick",
     "rebase": "quick",
+    "publish": "quick",
     "registry": "quick",
     "revert": "quick",
     "rows": "quick",
@@ -76,7 +77,7 @@ MODULES = dict.fromkeys(
         "test_audit_serial", "test_experiments", "test_gate_oracle", "test_walkthrough",
         "test_calibration", "test_planner", "test_optimistic", "test_simulate_cli", "test_bench_simulator", "test_sums",
         "test_served", "test_choosing", "test_page_wire", "test_page_browser",
-        "test_mcp_day", "test_mcp_fuzz", "test_mcp_http", "test_mcp_shown", "test_mcp_untrusted",
+        "test_mcp_day", "test_mcp_fuzz", "test_mcp_http", "test_mcp_shown", "test_mcp_untrusted", "test_mcp_publish",
         "test_mcp_attacks", "test_mcp_apart",
         "test_demo_data", "test_demo_plan", "test_demo_reconcile", "test_retail_plan",
     ),
@@ -85,7 +86,8 @@ MODULES = dict.fromkeys(
 """By the name of the module, where it differs from its folder."""
 
 PURE = (
-    "protocol", "iceberg", "table", "contracts", "client_model", "parquet", "registry", "admission", "rebase", "commit",
+    "protocol", "iceberg", "table", "contracts", "client_model", "parquet", "registry", "admission", "rebase",
+    "publish", "commit",
 )  # fmt: skip
 """Where a broken function shows soonest."""
 

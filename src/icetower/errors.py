@@ -15,6 +15,7 @@
     │   ├── AlreadyExists              409
     │   ├── NamespaceNotEmpty          409
     │   └── CommitConflict             409  stale: refresh and try again (Iceberg: CommitFailedException)
+    │       └── PublishConflict        409  a branch cannot be published; what stands against each of its snapshots
     ├── Gone                           410  what was asked for is no longer kept
     ├── BodyTooLarge                   413
     ├── RequestTooSlow                 408  the head or the body of a request does not come
@@ -40,7 +41,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from icetower.texts import clipped, without_middle
 
@@ -214,6 +215,32 @@ class CommitConflict(Conflict):
     kind = "CommitFailedException"
     default_rule = "commit.stale"
     missing: MissingDeclaration | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotConflict:
+    """What stands against one snapshot of a branch that was to be published.
+
+    Attributes:
+        source: the snapshot, as it is on its branch.
+        rule, message, files, partitions: as of an error.
+        snapshot: the snapshot that came to the other branch.
+    """
+
+    source: int
+    rule: str
+    message: str
+    files: tuple[str, ...]
+    partitions: tuple[str, ...]
+    snapshot: int | None
+
+
+class PublishConflict(CommitConflict):
+    """Attributes: conflicts: those of each snapshot, a few."""
+
+    def __init__(self, message: str, *, conflicts: Sequence[SnapshotConflict] = (), **fields: Any) -> None:
+        super().__init__(message, **fields)
+        self.conflicts = tuple(conflicts)
 
 
 class Gone(IcetowerError):

@@ -16,7 +16,6 @@ from icetower.contracts.model import (
     KeyWay,
     Operation,
     Orchestration,
-    Orphans,
     Quota,
     Retries,
     Revocation,
@@ -25,6 +24,7 @@ from icetower.contracts.model import (
 )
 from icetower.contracts.regions import Pattern, Range, Region, Values, parse_pattern
 from icetower.contracts.terms import Term, parse_term
+from icetower.contracts.upkeep import Branches, Orphans
 from icetower.errors import BadRequest
 from icetower.protocol.names import Identifier
 
@@ -61,6 +61,7 @@ retries: {attempts: 7, min_wait: 250ms, max_wait: 1m}
 escalation: {after_failures: 5, within: 10m, to: Dana Ito <dana.ito@example.com>, webhook: pricing-oncall}
 idempotency: {required: true, how: [header, sequence], window: 48h}
 orphans: {detect_every: 12h, older_than: 7d, action: delete}
+branches: {retain: 7d, checks: [row-counts], checked_by: [ci]}
 revocation: {by: [oncall]}
 quotas: {requests_at_once: 32}
 """
@@ -108,6 +109,7 @@ def test_everything_a_contract_can_say() -> None:
         escalation=Escalation(5, 600, "Dana Ito <dana.ito@example.com>", "pricing-oncall"),
         idempotency=Idempotency(True, frozenset({KeyWay.HEADER, KeyWay.SEQUENCE}), 48 * 3600),
         orphans=Orphans(12 * 3600, 7 * 86_400, delete=True),
+        branches=Branches(7 * 86_400, ("row-counts",), ("ci",)),
         revocation=Revocation(("oncall",)),
         requests_at_once=32,
     )
@@ -170,6 +172,8 @@ REFUSED = [
     (HEAD + "escalation: {after_failures: 3, within: 0s, to: a@b.c}", 3, "duration"),
     (HEAD + "idempotency: {required: true, how: []}", 3, "every way"),
     (HEAD + "revocation: {by: ['a b']}", 3, "no principal's name"),
+    (HEAD + "branches: {checks: ['a b']}", 3, "no name of a check"),
+    (HEAD + "branches: {checked_by: [ci]}", 3, "add 'checks'"),
     (HEAD + "quotas: {requests_at_once: 0}", 3, "1 or more"),
     (HEAD + "quotas: {commits_per_minute: 5}", 3, "requests_at_once"),
     (HEAD + "mode: silent", 3, "allowed are: enforce, shadow"),
@@ -270,6 +274,13 @@ CONTRACTS = st.builds(
     idempotency=st.none()
     | st.builds(Idempotency, st.booleans(), st.frozensets(st.sampled_from(KeyWay), min_size=1), st.none() | SECONDS),
     orphans=st.none() | st.builds(Orphans, SECONDS, SECONDS, st.booleans()),
+    branches=st.none()
+    | st.builds(
+        Branches,
+        st.none() | SECONDS,
+        st.lists(NAMES.map("c".__add__), min_size=1, max_size=2).map(tuple),
+        st.lists(NAMES.map("p".__add__), max_size=2).map(tuple),
+    ),
     revocation=st.none() | st.builds(Revocation, st.lists(NAMES.map("p".__add__), max_size=2).map(tuple)),
     requests_at_once=st.none() | st.integers(1, 10**6),
 )

@@ -191,6 +191,12 @@ CLAUSES = [
         "has no idempotency any more; before: a key is required by header or summary, remembered for 1d",
     ),
     ("orphans", "", "orphans: {action: delete}", "has orphans: looked for every 1d; what is older than 3d is deleted"),
+    (
+        "branches",
+        "",
+        "branches: {retain: 7d, checks: [a], checked_by: [ci]}",
+        "has branches: removed when nobody has written to them for 1w; published after check a, which ci reports",
+    ),
     ("revocation", "", "revocation: {by: [ann, bob]}", "has revocation: by administrators and by ann and bob"),
     ("quotas", "", "quotas: {requests_at_once: 1}", "has quotas: 1 request at once"),
 ]

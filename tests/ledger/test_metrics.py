@@ -172,6 +172,7 @@ def test_a_log_from_before_the_figures_stays_uncounted(database: Database, clock
         "metric_reports",
         "events",
         "client_reports",
+        "verdicts",
     ):
         database.run_now(lambda c, name=name: c.exec_driver_sql(f"DROP TABLE ledger_{name}"), write=True)
     database.run_now(lambda c: c.exec_driver_sql("ALTER TABLE ledger_keys DROP COLUMN mark"), write=True)

@@ -26,12 +26,13 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, DayTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestampType
 
-from icetower.agent import Landed
+from icetower.agent import Landed, PublishedBranch
 from icetower.contracts.document import load as load_contract
 from icetower.gateway.settings import Settings, load_settings
 from icetower.protocol.appends import parse_append
 from icetower.protocol.checks import IntentRequest, parse_check
 from icetower.protocol.landings import parse_fence
+from icetower.protocol.publishing import parse_publish, parse_verdict
 from icetower.protocol.row_limits import JSON_TYPE
 from icetower.protocol.rows import parse_rows
 from icetower_client_model.cases import Case
@@ -325,6 +326,18 @@ def _shipped(text: str) -> None:
     raise Failed(f"nothing under {folder} reads like this:\n{text}")
 
 
+def _publish_request(document: Any) -> None:
+    parse_publish(json.dumps(document).encode())
+
+
+def _publish_answer(document: Any) -> None:
+    PublishedBranch.of(document)
+
+
+def _verdict_request(document: Any) -> None:
+    parse_verdict(json.dumps(document).encode())
+
+
 CHECKS: Mapping[str, Callable[[Any], None]] = {
     "refusal": _refusal,
     "append request": _append_request,
@@ -336,6 +349,9 @@ CHECKS: Mapping[str, Callable[[Any], None]] = {
     "landed answer": _landed_answer,
     "fence request": _fence_request,
     "partition request": _partition_request,
+    "publish request": _publish_request,
+    "publish answer": _publish_answer,
+    "verdict request": _verdict_request,
     "escalation webhook": _escalation_webhook,
     "case": _case,
     "experiment": _experiment,

@@ -48,6 +48,35 @@ class _Identified:
 
 
 @dataclass(frozen=True, slots=True)
+class Publication:
+    """What a commit is that publishes snapshots of another branch, which its own branch lacks.
+
+    Attributes:
+        branch, head: that branch, and where it stands.
+        base: the last snapshot that both branches have; None: none.
+        forward_only: where its own branch has moved on since, nothing is rebased.
+        squash: its snapshots become one.
+        stage: the copies go on this branch instead, and its own stays where it is: there they wait for checks.
+        copies: snapshots of its own branch that are copies of the other's, so that nothing is held against them.
+        numbers: sequence numbers of snapshots that were published before, each with that of its copy.
+        until_ms: until when its key is kept, at least.
+        predicates: who publishes says which isolation is owed, also to what overwrote or deleted by a filter: it counts
+            for the rows that it found on the branch.
+    """
+
+    branch: str
+    head: int
+    base: int | None
+    forward_only: bool
+    squash: bool
+    stage: str | None
+    copies: frozenset[int]
+    numbers: Mapping[int, int]
+    until_ms: int
+    predicates: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Admitted(_Identified):
     """A commit that may go on.
 
@@ -69,6 +98,7 @@ class Admitted(_Identified):
         judge_again: to be called with the metadata of the version that the commit goes on; raises `CommitConflict`
             where it would be refused by now. None: what it may do does not depend on the version.
         approval: the request by which a person has approved what a guard refuses, where it goes on by one.
+        publication: it publishes another branch. Its changes are of the snapshots as they are there.
     """
 
     identity: Identity
@@ -90,6 +120,7 @@ class Admitted(_Identified):
     shadowed: tuple[ContractViolation, ...] = ()
     judge_again: Callable[[JSON], None] | None = None
     approval: str | None = None
+    publication: Publication | None = None
 
 
 @dataclass(frozen=True, slots=True)

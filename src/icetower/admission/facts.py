@@ -59,6 +59,7 @@ class Facts:
         changes: what its snapshots add and remove, in order. Before its manifests are read: its snapshots, without
             any files.
         places: where data files lie that its delete files reach into, as `targets.locate` found them.
+        published: its files are in the table already, on another branch.
     """
 
     principal: Principal
@@ -72,6 +73,7 @@ class Facts:
     client_code: Allowed = field(default_factory=lambda: NO_CODE)
     changes: Sequence[Change] = ()
     places: Places = field(default_factory=dict[str, Any])
+    published: bool = False
 
     @property
     def contract(self) -> Contract:

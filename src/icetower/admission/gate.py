@@ -286,6 +286,7 @@ class Gate:
         head: HeadState | None,
         *,
         since_s: float,
+        published: bool = False,
     ) -> Admitted:
         """Read what a commit does, and say whether it may.
 
@@ -293,6 +294,7 @@ class Gate:
             identity: of the commit; whether it has landed before was asked already.
             head: the table, as of late; None where the commit creates it.
             since_s: when its request came, monotonic.
+            published: it stands for snapshots that another branch of the table has.
 
         Raises:
             IcetowerError: whatever refuses it.
@@ -302,6 +304,7 @@ class Gate:
         await self._stops.require_free(principal, table)
         await self._rates.wait(principal, table, since_s=since_s, work=identity.work)
         facts = await self._facts(principal, request, identity, None if head is None else head.metadata)
+        facts = replace(facts, published=True) if published else facts
         if identity.snapshots and head is not None:  # what creates a table is about its own place, which its files tell
             ask(REQUEST_CHECKS, facts.unread())  # what shadow mode lets by is met again, and recorded then
         facts = await self._read(facts, head)

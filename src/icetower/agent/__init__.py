@@ -20,11 +20,13 @@ tower.append("sales.orders", [DataFile.of_parquet("orders.parquet")], key=new_ke
 
 from icetower.agent.agents import Agent, AsyncAgent
 from icetower.agent.appends import Appended, DataFile
+from icetower.agent.branches import AsyncBranch, Branch
 from icetower.agent.client import Tower
 from icetower.agent.deliveries import Delivery, Sent, Slot
 from icetower.agent.keys import having_read, keyed, new_key, reads
 from icetower.agent.landings import Landed
 from icetower.agent.merged_view import merged_view
+from icetower.agent.publishing import PublishedBranch, Verdict
 from icetower.agent.recovery import Patience, carry_out, refusal_of
 from icetower.agent.sending import send
 from icetower.agent.slots import wait_for_slot
@@ -34,14 +36,18 @@ __all__ = [
     "Agent",
     "Appended",
     "AsyncAgent",
+    "AsyncBranch",
+    "Branch",
     "DataFile",
     "Delivery",
     "Landed",
     "LandedRequest",
     "Patience",
+    "PublishedBranch",
     "Sent",
     "Slot",
     "Tower",
+    "Verdict",
     "Written",
     "carry_out",
     "having_read",

@@ -7,13 +7,15 @@ with Agent("http://127.0.0.1:8181", token=secret, journal="prices.journal") as a
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from icetower.agent.asking import Asker, Credentials
+from icetower.agent.branches import AsyncBranch, Branch, created, published
 from icetower.agent.direct import Direct, Where
 from icetower.agent.journal import Journal
+from icetower.agent.publishing import Keep, PublishedBranch
 from icetower.agent.recovery import Patience
 from icetower.agent.steps import driven, driven_async
 from icetower.agent.transport import AsyncTransport, Transport
@@ -37,6 +39,7 @@ class _Parts:
         if not 0 < rows_max <= ROWS_MAX:
             raise UsageError(f"rows_max is {rows_max}; a request takes 1 to {ROWS_MAX} rows")
         asker = Asker(Credentials(token), patience)
+        self.asker, self.patience = asker, patience
         self.direct = Direct(uri, reason=reason, patience=patience)
         # Last, for nobody closes it where something else is wrong.
         self.journal = None if journal is None else Journal(journal, ambient=patience.ambient)
@@ -173,6 +176,55 @@ class Agent:
         steps = self._parts.writer.write("overwrite_partition", table, rows, where=where, key=key)
         return driven(steps, self._transport.take)
 
+    def branch(self, table: str, name: str, *, start: str = "main") -> Branch:
+        """A branch of a table, which is created where there is none.
+
+        Args:
+            table: ``namespace.table``.
+            start: the branch at whose last snapshot it begins.
+        """
+        driven(created(self._parts.asker, table, name, start), self._transport.take)
+        return Branch(table, name, self.append, self.publish)
+
+    def publish(
+        self,
+        table: str,
+        branch: str,
+        *,
+        to: str = "main",
+        keep: Keep = "each",
+        key: str | None = None,
+        isolation: str | None = None,
+        read: Mapping[str, Any] | None = None,
+        blind: bool = False,
+    ) -> PublishedBranch:
+        """Put all that a branch has, and another lacks, on that other branch, in one commit.
+
+        Args:
+            table: ``namespace.table``.
+            to: the other branch.
+            keep: where the snapshots cannot keep their ids: ``each``, one for each of them, or ``squash``, one for all.
+            key: of this publication; send it again after a lost answer. By default a new one.
+            isolation: what the branch's writes are owed where they don't say it: ``snapshot`` or ``serializable``.
+            read: what they have read, as Iceberg's expression (JSON); needed for ``serializable``.
+            blind: snapshots that only add rows depend on nothing that was read.
+
+        Raises `PublishConflict`, with what stands against each snapshot in `conflicts`.
+        """
+        steps = published(
+            self._parts.asker,
+            self._parts.patience,
+            table,
+            branch,
+            to=to,
+            keep=keep,
+            key=key,
+            isolation=isolation,
+            read=read,
+            blind=blind,
+        )
+        return driven(steps, self._transport.take)
+
     def transaction(self, *, key: str | None = None) -> Transaction:
         """Several appends to one table that land together, or not at all, when the block ends.
 
@@ -259,6 +311,38 @@ class AsyncAgent:
     async def overwrite_partition(self, table: str, rows: Any, where: Where, *, key: str | None = None) -> Written:
         """See `Agent.overwrite_partition`."""
         steps = self._parts.writer.write("overwrite_partition", table, rows, where=where, key=key)
+        return await driven_async(steps, self._transport.take)
+
+    async def branch(self, table: str, name: str, *, start: str = "main") -> AsyncBranch:
+        """See `Agent.branch`."""
+        await driven_async(created(self._parts.asker, table, name, start), self._transport.take)
+        return AsyncBranch(table, name, self.append, self.publish)
+
+    async def publish(
+        self,
+        table: str,
+        branch: str,
+        *,
+        to: str = "main",
+        keep: Keep = "each",
+        key: str | None = None,
+        isolation: str | None = None,
+        read: Mapping[str, Any] | None = None,
+        blind: bool = False,
+    ) -> PublishedBranch:
+        """See `Agent.publish`."""
+        steps = published(
+            self._parts.asker,
+            self._parts.patience,
+            table,
+            branch,
+            to=to,
+            keep=keep,
+            key=key,
+            isolation=isolation,
+            read=read,
+            blind=blind,
+        )
         return await driven_async(steps, self._transport.take)
 
     def transaction(self, *, key: str | None = None) -> AsyncTransaction:

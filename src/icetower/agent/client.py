@@ -18,6 +18,7 @@ from icetower.agent.data_folders import DataFolders
 from icetower.agent.deliveries import Delivery, Slot
 from icetower.agent.failures import error_of
 from icetower.agent.landings import Landed
+from icetower.agent.publishing import Keep, PublishedBranch, body
 from icetower.protocol.names import Identifier, namespace_to_path
 
 TIMEOUT_S = 30.0
@@ -174,6 +175,28 @@ class Tower:
             return Landed.of(self._request("POST", landings.route(table, "fence"), json=body, timeout=ANSWER_WITHIN_S))
 
         return landings.of_names(ask, key)
+
+    def publish(
+        self,
+        table: str,
+        branch: str,
+        *,
+        key: str,
+        to: str = "main",
+        keep: Keep = "each",
+        isolation: str | None = None,
+        read: Mapping[str, Any] | None = None,
+        blind: bool = False,
+    ) -> PublishedBranch:
+        """Publish a branch, once. Arguments as of `Agent.publish`."""
+        wanted = body(branch, to, keep, key, isolation, read, blind)
+        answer = self._request("POST", landings.route(table, "publish"), json=wanted, timeout=ANSWER_WITHIN_S)
+        return PublishedBranch.of(answer)
+
+    def report_check(self, table: str, snapshot_id: int, check: str, *, passed: bool, details: str = "") -> None:
+        """Report that a check has passed, or failed, for a snapshot that waits to be published."""
+        said = {"snapshot-id": snapshot_id, "check": check, "passed": passed, "details": details}
+        self._request("POST", landings.route(table, "verdicts"), json=said)
 
     def load(self, table: str) -> dict[str, Any]:
         """A table as the catalog's protocol has it: `metadata`, `metadata-location`, `config`."""

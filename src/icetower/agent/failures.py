@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
-from icetower.errors import IcetowerError
+from icetower.errors import CommitConflict, IcetowerError, PublishConflict, SnapshotConflict
 from icetower.texts import escaped
 
 NO_EXPLANATION = "without an explanation"
@@ -23,7 +26,11 @@ def error_of(status: int, body: bytes) -> IcetowerError:
         answered, message, kind = {}, f"HTTP status {status} {NO_EXPLANATION}", ""
     matching = [leaf for leaf in _tree(IcetowerError) if leaf.status == status]
     exact = [leaf for leaf in matching if leaf.kind == kind]
-    chosen = (exact or matching or [IcetowerError])[0]
+    kind_of_error = (exact or matching or [IcetowerError])[0]
+    chosen: Callable[..., IcetowerError] = kind_of_error
+    conflicts = answered.get("conflicts") if issubclass(kind_of_error, CommitConflict) else None
+    if conflicts is not None:
+        chosen = partial(PublishConflict, conflicts=[_conflict(each) for each in conflicts])
     error = chosen(
         message,
         rule=answered.get("rule"),
@@ -37,3 +44,9 @@ def error_of(status: int, body: bytes) -> IcetowerError:
     )
     error.request_id = answered.get("request_id")
     return error
+
+
+def _conflict(said: dict[str, Any]) -> SnapshotConflict:
+    files, partitions = (tuple(map(str, said.get(name) or ())) for name in ("files", "partitions"))
+    message = escaped(str(said.get("message", "")))
+    return SnapshotConflict(int(said["source"]), str(said["rule"]), message, files, partitions, said.get("snapshot"))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from icetower.cli.branches import remove_stale
 from icetower.cli.mediate import contracts_for, contracts_in_force, own_contract
 from icetower.cli.printing import show
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect, tell_tower
@@ -65,7 +66,7 @@ def maintain(
     need_spark()
     from icetower.pipelines.maintenance import Maintainer
 
-    jobs = partial(_job, uri, contracts, system, wanted)
+    jobs = partial(_job, uri, contracts, system, wanted, as_json=as_json)
     first = jobs()  # what is wrong with the contracts shows before Spark starts
     spark = job_session("icetower-maintain", uri, master, conf)
     try:
@@ -82,13 +83,17 @@ def maintain(
         raise typer.Exit(1)
 
 
-def _job(uri: str, folder: Path | None, system: str, tables: list[Identifier] | None) -> Job:
-    """The job under the contracts of this moment."""
+def _job(uri: str, folder: Path | None, system: str, tables: list[Identifier] | None, *, as_json: bool = False) -> Job:
+    """The job under the contracts of this moment. Stale branches are removed first: their snapshots can expire then."""
     from icetower.pipelines.maintenance import Job
     from icetower.pipelines.session import CATALOG
 
-    own = own_contract(uri)
-    return Job(CATALOG, f"{CATALOG}.{system}", tables, own, _contracts(uri, folder))
+    own, contracts = own_contract(uri), _contracts(uri, folder)
+    names = None if tables is None else list(map(str, tables))
+    for table, branch in remove_stale(uri, names, contracts) if own is None and contracts else ():
+        done = {"status": "done", "table": table, "task": "branches", "branch": branch}
+        say(json.dumps(done) if as_json else escaped(f"{table}: the stale branch {branch} is removed"))
+    return Job(CATALOG, f"{CATALOG}.{system}", tables, own, contracts)
 
 
 def _contracts(uri: str, folder: Path | None) -> dict[str, Contract]:

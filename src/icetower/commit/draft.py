@@ -29,6 +29,7 @@ from icetower.iceberg.records import referenced_file
 from icetower.iceberg.schemas import schema_of
 from icetower.protocol.marks import APPLICATION, BASE, CLIENT_LIST, KEY, PRINCIPAL, REF, SEQUENCE
 from icetower.protocol.updates import creates
+from icetower.publish.copies import numbered
 from icetower.rebase.grants import base_lost
 from icetower.table.live_paths import live_in
 from icetower.table.staged import NewFiles, StagedTable
@@ -94,6 +95,8 @@ class _Finisher:
         self._new_name = new_name
         self._vectors = vectors
         self._changes = {change.snapshot.id: change for change in member.changes}
+        self._publication = member.publication
+        self._numbers = {} if self._publication is None else dict(self._publication.numbers)
 
     def run(self) -> None:
         staged, member = self._staged, self._member
@@ -106,7 +109,8 @@ class _Finisher:
                 member.judge_again(staged.view)
             if not self._rebase and ref is not None:
                 _check_base(staged, member, ref)
-        parent_id = staged.ref_head(ref) if self._rebase and ref is not None else None
+        onto = ref if self._publication is None else member.ref  # what is staged moves another branch
+        parent_id = staged.ref_head(onto) if self._rebase and onto is not None else None
         updates: list[JSON] = []
         for update in member.updates:
             if update["action"] != "add-snapshot":
@@ -118,6 +122,8 @@ class _Finisher:
                 snapshot = self._finish(change, parent_id if self._rebase else change.snapshot.parent_id)
             parent_id = snapshot["snapshot-id"]
             updates.append({**update, "snapshot": snapshot})
+            later = (number for number in self._numbers if number >= change.snapshot.sequence_number)
+            self._numbers |= dict.fromkeys(later, snapshot.get("sequence-number") or 0)
         # What cannot be written back as JSON (a lone surrogate, a number beyond 64 bits) must not reach the file that
         # the whole group shares.
         orjson.dumps(updates)
@@ -155,14 +161,16 @@ class _Finisher:
             path, first_row_id, listing = self._write_list(change, listing, parent_id, number)
             own = tuple(row for row in (listing.get(row.path) for row in own) if row is not None)
             final["manifest-list"] = path
-            summary[CLIENT_LIST] = sent["manifest-list"]
+            if self._publication is None:
+                summary[CLIENT_LIST] = sent["manifest-list"]
             if first_row_id is not None:
                 final["first-row-id"], final["added-rows"] = first_row_id
         self._new_files.own[path] = own
         summary |= summary_totals(None if parent is None else parent.get("summary") or {}, change)
         summary[PRINCIPAL] = self._member.principal
         if self._rebase:  # its writer has read nothing that came later
-            base = self._member.changes[0].snapshot.parent_id
+            parted = self._publication
+            base = self._member.changes[0].snapshot.parent_id if parted is None else parted.base
             summary[BASE] = "none" if base is None else str(base)
         if self._member.key is not None:
             summary[KEY] = self._member.key
@@ -205,7 +213,7 @@ class _Finisher:
         again = [row.path for row in change.diff.added if row.path in parent]
         if again:  # not 409: its client would clean up what the table lives on (trap A3)
             raise reused(min(again))
-        apart = change.names_sibling or self._known_otherwise(change, number)
+        apart = change.names_sibling or self._known_otherwise(change, number) or self._publication is not None
         if merged is None and not apart and all(_stands(row, parent) for row in change.diff.removed):
             own = tuple(_renumbered(row, number) for row in change.diff.added)
             return parent.without([row.path for row in change.diff.removed]).prepend(own), own, change
@@ -234,7 +242,8 @@ class _Finisher:
             change = _with_vectors(change, merged)
         added: list[ManifestFile] = []
         rewritten = dict(change.entries_added)
-        apart = self._known_otherwise(change, number)
+        # A copy has an id of its own, and so do its manifests.
+        apart = self._publication is not None or self._known_otherwise(change, number)
         for row in change.diff.added:
             whole = not apart and (row.existing_files, row.deleted_files) == (0, 0)
             if whole and (merged is None or row.content == DATA):  # the client's own file serves as it is (trap A2)
@@ -242,6 +251,8 @@ class _Finisher:
                 added.append(_renumbered(row, number))
         snapshot_id: int = change.snapshot.id
         ours = own_added_entries(replace(change, entries_added=rewritten))
+        if self._publication is not None:
+            ours = {place: tuple(numbered(each, self._numbers) for each in some) for place, some in ours.items()}
         for (spec_id, content), entries in ours.items():
             if merged is not None and content != DATA:
                 about = merged.added

@@ -29,6 +29,7 @@ from icetower.storage.port import Storage
 from icetower.table.groups import key_records, read_group, snapshot_of_group_file
 from icetower.table.head import HeadState
 from icetower.table.keys import KeyRecord, Keys, Unreadable, records_of
+from icetower.table.published import records_in
 
 Metadata = Mapping[str, Any]
 
@@ -89,7 +90,9 @@ class GroupKeys:
         groups = {i: records for i, records in read.items() if records is not None}
         unreadable = [_unreadable(named[i]) for i, records in read.items() if records is None]
         keys = Keys() if before is None else before.keys.without([i for i in known if i not in snapshots])
-        return keys.plus(records_of(fresh, groups)).with_unreadable(unreadable)
+        keys = keys.plus(records_of(fresh, groups)).with_unreadable(unreadable)
+        forwarded = (each for each in records_in(metadata.get("properties") or {}) if each.snapshots[-1] in snapshots)
+        return keys.plus([each for each in forwarded if keys.find(each.principal, each.ref, each.key or "") is None])
 
     async def _unknown(self, uuid: str, named: Mapping[int, Metadata]) -> dict[int, Metadata]:
         """Of snapshots with group files, those whose files must be read when nothing is known of the table."""

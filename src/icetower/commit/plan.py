@@ -27,6 +27,7 @@ from icetower.commit.appends import Folded, another_table, fold, once_each, why_
 from icetower.commit.draft import Replacement, data_path, finish, merged_parent
 from icetower.commit.merging import NeedsToMerge
 from icetower.commit.needs import LACKING, Encoding, Lacking, Needs, NeedsEncoding, NeedsTargets, encoding_of, needs_of
+from icetower.commit.publishing import publish
 from icetower.commit.resolution import Done, Table, in_the_plan, snapshots_of
 from icetower.commit.retention import expirable
 from icetower.commit.twice import Again, Branch, LivePathsOf, NeedsPaths, again_of, branch_of, check, require_lately
@@ -274,13 +275,7 @@ class _Planner:
                 return
             grant = self._grant(member)
             with self._staged.attempt() as new_files:
-                vectors = self._check(member, grant, new_files)
-                finish(
-                    member, self._staged, new_files, rebase=grant is not None, new_name=self._new_name, vectors=vectors
-                )
-                for change in member.changes:
-                    new_files.live.update(change.live)
-                self._take_room(member.updates)
+                snapshots = self._put(member, grant, new_files)
         except LACKING:
             raise
         except IcetowerError as error:
@@ -293,12 +288,26 @@ class _Planner:
             refused.__cause__ = error
             self._refused.append(Refused(member, refused))
             return
-        snapshots = tuple(change.snapshot.id for change in member.changes)
         if snapshots:
             self._keys = self._keys.plus([member.identity.landed_as(snapshots)])
         removed = member.updates.removed_snapshots
         self._keys = self._keys.without(removed)
         self._accepted.append(Accepted(member, "direct" if grant is None else "rebased", snapshots))
+
+    def _put(self, member: Admitted, grant: RebaseGrant | None, new_files: NewFiles) -> tuple[int, ...]:
+        """Put one member on the staged table, within an attempt; its snapshots there."""
+        staged, new_name = self._staged, self._new_name
+        if member.publication is not None:
+            targets = self._sources.targets
+            put = publish(member, grant, staged, new_files, targets=targets, new_name=new_name, new_id=self._new_id)
+            self._take_room(put.updates)
+            return put.snapshots
+        vectors = self._check(member, grant, new_files)
+        finish(member, staged, new_files, rebase=grant is not None, new_name=new_name, vectors=vectors)
+        for change in member.changes:
+            new_files.live.update(change.live)
+        self._take_room(member.updates)
+        return tuple(change.snapshot.id for change in member.changes)
 
     def fence(self, member: AdmittedFence) -> None:
         """Fence a write, unless the table has it."""

@@ -350,6 +350,7 @@ def _clauses(contract: Contract) -> str | None:
         "escalation": contract.escalation,
         "idempotency": contract.idempotency,
         "orphans": contract.orphans,
+        "branches": contract.branches,
     }
     names = ", ".join(name for name, clause in clauses.items() if clause is not None)
     return f"{names}: Polaris has no such clause" if names else None

@@ -38,6 +38,7 @@ from icetower.contracts.patterns import STRICTER, THROUGH, Orchestration, all_mo
 from icetower.contracts.reading import duration_text
 from icetower.contracts.regions import EVERY_PARTITION, OWNED_ROWS, ROWS, TABLES, Pattern, Region
 from icetower.contracts.slots import Turn
+from icetower.contracts.upkeep import SPANS, Branches, Orphans
 from icetower.counting import counted, series
 from icetower.protocol.names import Identifier
 
@@ -49,7 +50,6 @@ OWNED = "owned"
 """The only value of `read_scope`; without the field nothing is known of what a write depends on."""
 ENFORCE, SHADOW = "enforce", "shadow"
 OWN, TABLE = "own", "table"
-REPORT, DELETE = "report", "delete"
 TABLES_KEPT = 256  # tables of which a contract remembers what it says of them
 
 
@@ -312,16 +312,14 @@ class Grant:
 
 # ── The contract ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_SPANS = "Such as 100ms, 30s, 10m, 24h, 7d or 2w."
-
 
 @part
 class Retries(Part):
     """How an agent's client tries again after 409 (Iceberg's `commit.retry.*`, with the guide's numbers)."""
 
     attempts: int = said(number(0), "So often a commit is tried again (commit.retry.num-retries).", default=5)
-    min_wait_ms: int = said(duration(1000), f"The shortest wait before it. {_SPANS}", default=100, name="min_wait")
-    max_wait_ms: int = said(duration(1000), f"The longest wait before it. {_SPANS}", default=5_000, name="max_wait")
+    min_wait_ms: int = said(duration(1000), f"The shortest wait before it. {SPANS}", default=100, name="min_wait")
+    max_wait_ms: int = said(duration(1000), f"The longest wait before it. {SPANS}", default=5_000, name="max_wait")
 
     def problem(self) -> tuple[str, str] | None:
         if self.max_wait_ms >= self.min_wait_ms:
@@ -343,7 +341,7 @@ class Escalation(Part):
     """
 
     after_failures: int = said(number(1), "Failures in a row on one table.")
-    within_s: float = said(duration(), f"The time within which they count together. {_SPANS}", name="within")
+    within_s: float = said(duration(), f"The time within which they count together. {SPANS}", name="within")
     to: str = said(
         text_like(
             r"([^<>@\r\n]*<[^<>@\s]+@[^<>@\s]+>|[^<>@\s]+@[^<>@\s]+)",
@@ -378,31 +376,13 @@ class Idempotency(Part):
         default=frozenset(KeyWay),
     )
     window_s: float | None = said(
-        duration(), f"How long a key is remembered at least. {_SPANS}", default=None, name="window"
+        duration(), f"How long a key is remembered at least. {SPANS}", default=None, name="window"
     )
 
     def __str__(self) -> str:
         ways = series([way.value for way in KeyWay if way in self.how], "or")
         window = "" if self.window_s is None else f", remembered for {duration_text(self.window_s)}"
         return f"a key {'is required' if self.required else 'may come'} by {ways}{window}"
-
-
-@part
-class Orphans(Part):
-    """Files that an agent wrote and never committed: how often they are looked for, from what age, and their end."""
-
-    detect_every_s: float = said(
-        duration(), f"How often they are looked for. {_SPANS}", default=86_400, name="detect_every"
-    )
-    older_than_s: float = said(
-        duration(), f"Younger files may belong to a commit under way. {_SPANS}", default=259_200, name="older_than"
-    )
-    delete: bool = said(switch((REPORT, DELETE), on=DELETE), "What becomes of them.", default=False, name="action")
-
-    def __str__(self) -> str:
-        end = "deleted" if self.delete else "reported"
-        every, older = duration_text(self.detect_every_s), duration_text(self.older_than_s)
-        return f"looked for every {every}; what is older than {older} is {end}"
 
 
 @part
@@ -519,6 +499,12 @@ class Contract(Part):
             above="\n# Files that it wrote and never committed.\n",
             on=True,
         ),
+    )
+    branches: Branches | None = said(
+        nested(Branches),
+        "Branches that the agent works on, and publishes.",
+        default=None,
+        hint=Hint("{retain: 7d, checks: [row-counts], checked_by: [ci]}", above="\n# Branches that it publishes.\n"),
     )
     revocation: Revocation | None = said(
         nested(Revocation),

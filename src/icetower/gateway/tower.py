@@ -38,12 +38,14 @@ from icetower.gateway.mcp_mount import McpMount
 from icetower.gateway.monitor import monitor_of, report_of
 from icetower.gateway.oauth import OAuthRoutes
 from icetower.gateway.page_tower import PageOfTower, Watch, page_of
+from icetower.gateway.publishing import PublishRoutes
 from icetower.gateway.readiness import readiness_of
 from icetower.gateway.settings import Server, Settings, data_directory
 from icetower.gateway.shadow import ShadowRoutes
 from icetower.gateway.token_rates import TokenRates
 from icetower.ledger.ledger import Ledger
 from icetower.ledger.measures import Measures
+from icetower.ledger.verdicts import Verdicts
 from icetower.ledger.writers import Writers
 from icetower.observe.bypasses import Bypasses
 from icetower.observe.events import Events
@@ -64,6 +66,7 @@ from icetower.service.lifecycle import Lifecycle
 from icetower.service.lineage import Lineage
 from icetower.service.outcomes import Outcomes
 from icetower.service.owners import Owners
+from icetower.service.publishing import Publishing
 from icetower.service.rows_in_flight import RowsInFlight
 from icetower.service.under_way import UnderWay
 from icetower.storage.file_io import FileIOStorage
@@ -114,6 +117,7 @@ class Tower:
     commits: Commits
     checks: Checks
     landings: Landings
+    publishing: Publishing
     front: Front
     token_rates: TokenRates
     page: PageOfTower
@@ -138,6 +142,7 @@ class Tower:
             ),
             CheckRoutes(front, self.checks, lake.manifests.parsing, rate),
             LandingRoutes(front, self.landings, rate),
+            PublishRoutes(front, self.publishing, rate),
             ControlRoutes(
                 front,
                 self.lake.manifests.parsing,
@@ -270,11 +275,13 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     refusals = SafeRefusals(upstream, heads, replays, ledger, manifests, writers, engine.live)
     deciding = gate, engine, heads, replays, refusals, writers
     commits = Commits(*deciding, lifecycle, gatekeeper, outcomes, journal, ambient, door, under_way)
+    kept = writers, outcomes, journal, Verdicts(control, ambient), ambient
+    publishing = Publishing(gate, engine, heads, replays, *kept, key_lifetime_ms=limits.lately_ms)
     intake = Intake(server, ambient, open_to_all=open_to_all)
     front = Front(registry, intake, attempts, journal, shadow, ambient, server, open_to_all, traces=traces)
     token_rates, mcp = TokenRates(ambient), McpMount(front, settings.storage)
     page = page_of(front, token_rates, registry, journal, escalations, upstream, heads, manifests.parsing, watch)
-    rooms = engine, lifecycle, commits, checks, landings
+    rooms = engine, lifecycle, commits, checks, landings, publishing
     return Tower(settings, data, lake, records, watch, *rooms, front, token_rates, page, mcp)
 
 

@@ -16,6 +16,7 @@ WRITER = b"writer"
 MEASURED = b"measured"
 TRY = b"try"
 REPORT = b"report"
+VERDICT = b"verdict"
 
 
 def hashed(kind: bytes, *names: str) -> bytes:

@@ -7,7 +7,7 @@ has expired is met by a sweep along the primary key, page after page, instead of
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Float, Integer, LargeBinary, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Float, Integer, LargeBinary, MetaData, String, Table, Text
 
 metadata = MetaData()
 
@@ -199,3 +199,18 @@ client_reports = Table(
     Column("total_ms", Float),
     sqlite_autoincrement=True,
 )
+
+verdicts = Table(
+    "ledger_verdicts",
+    metadata,
+    Column("id", LargeBinary(16), primary_key=True),  # of (table uuid, snapshot, check, principal)
+    Column("uuid", String(36), nullable=False),
+    Column("snapshot_id", BigInteger, nullable=False),
+    Column("name", String(255), nullable=False),
+    Column("passed", Boolean, nullable=False),
+    Column("details", Text, nullable=False),
+    Column("principal", String(255), nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""What checks have found of the very content of a snapshot; the last verdict of each principal is kept."""

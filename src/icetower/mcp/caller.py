@@ -30,6 +30,7 @@ NEEDED: Mapping[str, frozenset[Operation]] = {
     "append_rows": frozenset({Operation.APPEND}),
     "upsert_rows": frozenset({Operation.OVERWRITE}),
     "delete_rows": frozenset({Operation.DELETE}),
+    "publish_branch": frozenset({Operation.APPEND, Operation.OVERWRITE, Operation.DELETE, Operation.REPLACE}),
     "revert_my_commit": frozenset({Operation.OVERWRITE, Operation.DELETE}),
 }
 """Tool → operations one of which the contract must grant on something. Others need none."""

@@ -225,6 +225,28 @@ class Metrics(Result):
     tables: list[Figures] = Field(default_factory=list)
 
 
+class SnapshotRefused(BaseModel):
+    """What stands against one snapshot of a branch."""
+
+    source: str = Field(description="The snapshot, as it is on its branch.")
+    rule: str
+    message: str
+    files: list[str] = Field(default_factory=list)
+    partitions: list[str] = Field(default_factory=list)
+
+
+class PublishedSnapshots(Result):
+    """`publish_branch`."""
+
+    table: str | None = None
+    outcome: str = Field(default="refused", description="forwarded, rebased: it is done; replayed, nothing: it "
+                         "was done before; waiting: checks have to pass, nothing was published; refused.")  # fmt: skip
+    snapshots: list[str] = Field(default_factory=list, description="Those that came to the other branch.")
+    to_check: str | None = Field(default=None, description="The snapshot that is to be checked first.")
+    checks: dict[str, str] = Field(default_factory=dict, description="Check: passed, failed or not reported.")
+    conflicts: list[SnapshotRefused] = Field(default_factory=list, description="What stands against each snapshot.")
+
+
 class Reverted(Result):
     """`revert_my_commit`."""
 

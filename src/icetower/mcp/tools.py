@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import CallToolResult, ElicitRequest, ElicitRequestFormParams, InputRequiredResult, ToolAnnotations
@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 from icetower.agent.deliveries import Act
 from icetower.ambient import Ambient
 from icetower.errors import CommitStateUnknown, Forbidden, IcetowerError
-from icetower.mcp import jobs, reading, tables, taking_back, writing
+from icetower.mcp import jobs, publishing, reading, tables, taking_back, writing
 from icetower.mcp.answers import (
     asked_of,
     checked,
@@ -35,6 +35,7 @@ from icetower.mcp.results import (
     Described,
     Explained,
     Metrics,
+    PublishedSnapshots,
     Result,
     Reverted,
     Rows,
@@ -376,6 +377,26 @@ class Tools:
 
         return await self._answer(Asked, ctx, work)
 
+    async def publish_branch(
+        self,
+        ctx: Context[Any, Any],
+        *,
+        table: TableName,
+        branch: Annotated[str, Field(min_length=1, max_length=255, description="The branch that you worked on.")],
+        to: Annotated[str, Field(min_length=1, max_length=255)] = "main",
+        keep: Annotated[
+            Literal["each", "squash"], Field(description="If the snapshots get new ids: each of them, or all as one.")
+        ] = "each",
+        isolation: Annotated[
+            Literal["snapshot"] | None,
+            Field(description="snapshot: its updates and deletes are owed no more than that. null: the table's own."),
+        ] = None,
+    ) -> Annotated[CallToolResult, PublishedSnapshots]:
+        """Put all that a branch of a table has on another branch, in one commit. What came to the other branch since is
+        checked against each of its snapshots; conflicts are named, and then nothing is published."""
+        work = partial(publishing.publish, table=table, branch=branch, to=to, keep=keep, isolation=isolation)
+        return await self._answer(PublishedSnapshots, ctx, work)
+
     async def revert_my_commit(
         self,
         ctx: Context[Any, Any],
@@ -444,6 +465,7 @@ ABOUT: Mapping[str, tuple[str, bool, bool, bool]] = {
     "explain_refusal": ("Why was it refused?", False, False, True),
     "request_partition": ("Ask for partitions", True, False, True),
     "my_metrics": ("How my writes go", False, False, True),
+    "publish_branch": ("Publish a branch", True, True, True),
     "revert_my_commit": ("Take back my commit", True, True, False),
 }
 """Tool → title, whether it writes, whether that is destructive, whether it may be repeated without more effect."""

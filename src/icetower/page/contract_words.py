@@ -110,6 +110,7 @@ def _clauses(contract: Contract) -> list[tuple[str, str]]:
         ("Escalation", contract.escalation),
         ("Keys", contract.idempotency),
         ("Orphaned files", contract.orphans),
+        ("Branches", contract.branches),
         ("Revocation", contract.revocation),
     )
     found += [(label, str(clause)) for label, clause in said if clause is not None]

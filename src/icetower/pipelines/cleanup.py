@@ -29,7 +29,8 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as f
 
 from icetower.ambient import Ambient, SystemAmbient
-from icetower.contracts.model import Contract, Orphans
+from icetower.contracts.model import Contract
+from icetower.contracts.upkeep import Orphans
 from icetower.errors import UpstreamFailed
 from icetower.pipelines.orphans import DAY_S, decoded, find_orphans, referenced_by
 from icetower.pipelines.tables import iceberg_table, identifier, quoted, tables_of, translating_errors

@@ -5,11 +5,12 @@ Source: rest-catalog-open-api.yaml, the schemas named in each class.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import Field, model_validator
 
-from icetower.errors import BadRequest, IcetowerError, KeyMisused
+from icetower.errors import BadRequest, IcetowerError, KeyMisused, PublishConflict
 from icetower.protocol.commits import table_identifier
 from icetower.protocol.names import Identifier, Namespace, checked_namespace
 from icetower.protocol.sizes import check_commit, check_namespace
@@ -144,6 +145,7 @@ def error_body(error: IcetowerError) -> JSON:
 
     Iceberg's clients show people the message alone, so what they need to go on stands at its end, too (`tails`).
     """
+    conflicts = {"conflicts": [asdict(each) for each in error.conflicts]} if isinstance(error, PublishConflict) else {}
     return {
         "error": {
             "message": with_tail(error),
@@ -158,5 +160,6 @@ def error_body(error: IcetowerError) -> JSON:
             "wait_until_ms": error.wait_until_ms,
             "escalated_to": error.escalated_to,
             "request_id": error.request_id,
+            **conflicts,
         }
     }

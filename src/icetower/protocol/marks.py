@@ -76,10 +76,21 @@ GROUP_SIZE = "icetower.group-size"
 BASE = "icetower.base-snapshot"
 """The snapshot on which the client had prepared a commit that the tower rebased; ``none`` for a table without one."""
 
+PUBLISHED_BRANCH = "icetower.published-branch"
+"""The branch of which the tower published this snapshot's content; beside it stand `SOURCE_SNAPSHOT` and these two."""
+
+PUBLISHED_HEAD = "icetower.published-head"
+"""Where that branch stood: all that it had up to there was published, in this snapshot and those beside it."""
+
+AUTHOR = "icetower.author"
+"""Who made the published snapshot, where another principal published it."""
+
 OF_CLIENTS = frozenset(
     {KEY, BLIND, APPLICATION, SEQUENCE, FILTER, ISOLATION, READ_SNAPSHOT, DECIDED, REVERTS, REVERTS_OF}
 )
-OF_THE_TOWER = frozenset({REF, PRINCIPAL, CLIENT_LIST, GROUP_FILE, GROUP_SIZE, BASE})
+OF_THE_TOWER = frozenset(
+    {REF, PRINCIPAL, CLIENT_LIST, GROUP_FILE, GROUP_SIZE, BASE, PUBLISHED_BRANCH, PUBLISHED_HEAD, AUTHOR}
+)
 """Every word of a summary, but for those of mediators."""
 
 # Table properties.
@@ -94,6 +105,9 @@ STRICT = "icetower.strict"
 
 FENCE = "icetower.fence."
 """How the properties begin by which the tower keeps that nothing lands under a key any more (trap K4)."""
+
+PUBLISHED = "icetower.published."
+"""How the properties begin by which the tower keeps the keys of publications that added no snapshot (trap K1)."""
 
 RETENTION_SNAPSHOTS_MAX = "icetower.retention.snapshots-max"
 """So many snapshots stay on each branch's line (trap H1)."""

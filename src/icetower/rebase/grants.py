@@ -150,12 +150,11 @@ def grant_for(member: Admitted, staged: StagedTable, *, isolation_since: int | N
         return RebaseGrant("rewrite")
     scope = member.read_scope
     if Kind.PREDICATE in kinds:
-        if not _covers_predicate(scope):
+        said = scope is not None and member.publication is not None and member.publication.predicates
+        if not (said or _covers_predicate(scope)):
             raise _refused(
                 "rebase.predicate",
-                "it may overwrite or delete by a filter, which has to be evaluated anew. Declare what it read: "
-                "snapshot_properties=icetower.agent.reads(table, filter) in PyIceberg; elsewhere icetower.filter and "
-                "icetower.isolation-level=serializable in its summary, or read_scope: owned in the contract",
+                f"it may overwrite or delete by a filter, which has to be evaluated anew. {_how_to_declare(member)}",
                 None if scope is not None else _missing(member, Declaration.READ_SCOPE),
             )
         assert scope is not None
@@ -190,6 +189,18 @@ def grant_for(member: Admitted, staged: StagedTable, *, isolation_since: int | N
         missing = _missing(member, lacking) if blind else None
         raise _refused("rebase.not-blind", _why_not_blind(member, summaries), missing)
     raise _refused("rebase.reads", _why_not_covered(member, staged, properties), _missing_isolation(member, properties))
+
+
+def _how_to_declare(member: Admitted) -> str:
+    if member.publication is not None:
+        return (
+            "Where it may count for the rows that it found on its branch, publish the branch with isolation: snapshot "
+            "(`reads`), or with what it has read and serializable"
+        )
+    return (
+        "Declare what it read: snapshot_properties=icetower.agent.reads(table, filter) in PyIceberg; elsewhere "
+        "icetower.filter and icetower.isolation-level=serializable in its summary, or read_scope: owned in the contract"
+    )
 
 
 def _missing(member: Admitted, declaration: Declaration) -> MissingDeclaration:
@@ -368,6 +379,8 @@ def _carried(scope: ReadScope | None, change: Change, staged: StagedTable) -> Re
 def steps_since(member: Admitted, staged: StagedTable, head: int | None) -> Sequence[Snapshot]:
     """The snapshots that landed since the commit's base, oldest first.
 
+    Of a branch that is published, those that it was published as before are its own.
+
     Raises:
         CommitConflict: the base is not in the history of the branch, or too far back.
     """
@@ -375,6 +388,8 @@ def steps_since(member: Admitted, staged: StagedTable, head: int | None) -> Sequ
     steps = staged.steps(base, head)
     if steps is None:
         raise base_lost(base, member.ref, head)
+    if member.publication is not None:
+        steps = [step for step in steps if step.id not in member.publication.copies]
     return _bounded(steps, head)
 
 

@@ -95,8 +95,9 @@ def _of_commit(identifier: Identifier, committed: Committed, updates: Updates) -
 def _final(committed: Committed, updates: Updates) -> Sequence[JSON]:
     head, landed = committed.head, list(committed.snapshots)
     sent = {update["snapshot"]["snapshot-id"] for update in updates.of("add-snapshot")}
-    # Of an append by the fast path, the tower has made the snapshot.
-    own = [i for i in landed if i not in sent]
+    moved = {update.get("snapshot-id") for update in updates.of("set-snapshot-ref")}
+    # Of an append by the fast path, the tower has made the snapshot. A branch that is set forward brings none.
+    own = [] if moved.intersection(landed) else [i for i in landed if i not in sent]
     found: list[JSON] = [{"action": "add-snapshot", "snapshot": head.snapshots[i]} for i in own if i in head.snapshots]
     for update in updates:
         if update["action"] == "add-snapshot":

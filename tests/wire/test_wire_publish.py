@@ -1,0 +1,378 @@
+"""Branches published over the wire: PyIceberg and the SDK write them, and every reader finds what it should."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from icetower import Agent, AsyncAgent
+from icetower.agent import Tower, keyed, new_key
+from icetower.cli.branches import remove_stale
+from icetower.contracts.document import load
+from icetower.errors import CommitConflict, Forbidden, IcetowerError, NotFound, PublishConflict
+from icetower.protocol.marks import PUBLISHED_BRANCH
+from tests.pages.page_blocks import blocks_of
+from verify.kit.tower_process import SCHEMA, TowerProcess, command
+
+CONTRACT = """owner: a@example.com
+tables:
+  - {{table: {0}.t, operations: [overwrite], partitions: all}}
+  - {{table: {0}.t, operations: [refs], partitions: [{{region: [eu]}}]}} # it creates branches, and moves none of others
+"""
+SNAPSHOT = {f"write.{each}.isolation-level": "snapshot" for each in ("delete", "update", "merge")}
+
+
+@pytest.fixture
+def table(tower: TowerProcess, catalog: Catalog, namespace: str) -> Table:
+    with tower.client() as http:
+        http.post(
+            f"/v1/namespaces/{namespace}/tables",
+            json={"name": "t", "schema": SCHEMA, "properties": SNAPSHOT},
+        ).raise_for_status()
+    return catalog.load_table((namespace, "t"))
+
+
+def rows(*ids: int, region: str = "eu") -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "region": [region] * len(ids)})
+
+
+def name_of(table: Table) -> str:
+    return ".".join(table.name())
+
+
+def ids(table: Table, branch: str = "main") -> list[int]:
+    """What PyIceberg reads, also by the totals that engines answer ``count(*)`` from."""
+    table.refresh()
+    ref = table.metadata.refs[branch]
+    found = sorted(table.scan(snapshot_id=ref.snapshot_id).to_arrow()["id"].to_pylist())
+    snapshot = table.snapshot_by_id(ref.snapshot_id)
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    deleted = int(snapshot.summary["total-position-deletes"] or 0)
+    assert int(snapshot.summary["total-records"] or 0) - deleted == len(found)
+    return found
+
+
+def append(table: Table, *given: int, branch: str = "main", blind: bool = True) -> int:
+    table.refresh().append(rows(*given), snapshot_properties=keyed(new_key(), blind=blind), branch=branch)
+    return table.refresh().metadata.refs[branch].snapshot_id
+
+
+# -- PyIceberg --------------------------------------------------------------------------------------------------------
+
+
+def test_set_forward_rebased_and_published_again(tower: TowerProcess, table: Table) -> None:
+    name = name_of(table)
+    base = append(table, 1)
+    table.manage_snapshots().create_branch(base, "dev").commit()
+    first = append(table, 2, branch="dev")
+    done = tower.admin.publish(name, "dev", key=new_key())
+    assert (done.outcome, done.snapshot, done.snapshots) == ("forwarded", first, ((first, first),))
+    assert ids(table) == [1, 2]
+    second, third = append(table, 3, branch="dev"), append(table, 4, branch="dev")
+    append(table, 9)
+    key = new_key()
+    done = tower.admin.publish(name, "dev", key=key)
+    assert done.outcome == "rebased"
+    assert [source for _, source in done.snapshots] == [second, third]
+    assert ids(table) == [1, 2, 3, 4, 9]
+    assert ids(table, "dev") == [1, 2, 3, 4]
+    append(table, 5, branch="dev")
+    again = tower.admin.publish(name, "dev", key=key)
+    assert (again.outcome, again.snapshots[-1]) == ("replayed", done.snapshots[-1])
+    assert ids(table) == [1, 2, 3, 4, 9]
+    assert tower.admin.publish(name, "dev", key=new_key(), keep="squash").outcome == "rebased"
+    assert tower.admin.publish(name, "dev", key=new_key()).outcome == "nothing"
+    assert ids(table) == [1, 2, 3, 4, 5, 9]
+
+
+def test_overwrites_and_deletes_of_pyiceberg(tower: TowerProcess, table: Table) -> None:
+    name = name_of(table)
+    table.append(rows(1, 2, 3))
+    table.append(rows(7))
+    table.manage_snapshots().create_branch(table.refresh().metadata.refs["main"].snapshot_id, "dev").commit()
+    table.refresh().delete("id == 2", branch="dev")
+    append(table, 5, branch="dev")
+    append(table, 9)
+    done = tower.admin.publish(name, "dev", key=new_key(), isolation="snapshot", keep="squash")
+    assert len(done.snapshots) == 1
+    assert ids(table) == [1, 3, 5, 7, 9]
+    # The same files on both sides: each snapshot hears what stands against it.
+    table.refresh().delete("id == 7", branch="dev")
+    table.refresh().delete("id == 7")
+    with pytest.raises(PublishConflict) as refused:
+        tower.admin.publish(name, "dev", key=new_key(), isolation="snapshot")
+    (conflict,) = refused.value.conflicts
+    assert conflict.source == table.refresh().metadata.refs["dev"].snapshot_id
+    assert conflict.snapshot == table.metadata.refs["main"].snapshot_id
+    assert conflict.rule == refused.value.rule
+    assert conflict.files
+    assert ids(table) == [1, 3, 5, 9]
+
+
+def test_what_is_refused(tower: TowerProcess, table: Table, namespace: str) -> None:
+    name = name_of(table)
+    append(table, 1)
+    with pytest.raises(NotFound, match="no branch dev") as missing:
+        tower.admin.publish(name, "dev", key=new_key())
+    assert missing.value.rule == "branch.exists"
+    with tower.client() as http:
+        path = f"/v1/namespaces/{namespace}/tables/t/publish"
+        for body in ({}, {"branch": "main"}, {"branch": "a", "keep": "some"}, {"branch": "a", "reads": {}}):
+            assert http.post(path, json=body).status_code == 400, body
+    table.manage_snapshots().create_branch(table.refresh().metadata.refs["main"].snapshot_id, "dev").commit()
+    append(table, 2, branch="dev")
+    reader = tower.principal(f"{namespace}_reader", f"owner: a@example.com\ntables: []\nreads: ['{namespace}.*']")
+    stranger = tower.principal(f"{namespace}_stranger", "owner: a@example.com\ntables: []")
+    for secret in (reader, stranger):
+        with Tower(tower.uri, secret) as theirs, pytest.raises(Forbidden):
+            theirs.publish(name, "dev", key=new_key())
+    assert ids(table) == [1]
+
+
+def test_over_a_restart_and_on_two_towers(start_tower: Callable[..., TowerProcess], tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    (tmp_path / "icetower.toml").write_text(f'[upstream]\nuri = "{uri}"\nwarehouse = "file://{tmp_path}/warehouse"\n')
+    config = ("--config", str(tmp_path / "icetower.toml"))
+    one, two = start_tower(*config, data="one"), start_tower(*config, data="two")
+    table = one.catalog()
+    table.create_namespace("s")
+    with one.client() as http:
+        http.post("/v1/namespaces/s/tables", json={"name": "t", "schema": SCHEMA}).raise_for_status()
+    made = table.load_table("s.t")
+    made.manage_snapshots().create_branch(append(made, 1), "dev").commit()
+    append(made, 2, branch="dev")
+    forward, rebased = new_key(), new_key()
+    assert one.admin.publish("s.t", "dev", key=forward).outcome == "forwarded"
+    append(made, 3, branch="dev")
+    append(made, 9)
+    assert one.admin.publish("s.t", "dev", key=rebased).outcome == "rebased"
+    # The other one has a control database of its own: the table tells.
+    for key in (forward, rebased):
+        assert two.admin.publish("s.t", "dev", key=key).outcome == "replayed"
+    assert two.admin.publish("s.t", "dev", key=new_key()).outcome == "nothing"
+    assert ids(made) == [1, 2, 3, 9]
+
+
+# -- contracts and checks ---------------------------------------------------------------------------------------------
+
+
+def test_checks_pass_for_the_very_snapshot_that_is_published(tower: TowerProcess, table: Table, namespace: str) -> None:
+    name = name_of(table)
+    ci = tower.principal(f"{namespace}_ci", f"owner: a@example.com\ntables: []\nreads: ['{namespace}.*']")
+    checks = f"branches: {{checks: [counts], checked_by: [{namespace}_ci]}}\n"
+    writer = tower.principal(f"{namespace}_writer", CONTRACT.format(namespace) + checks)
+    theirs = tower.catalog(writer).load_table(name)
+    append(table, 1)
+    theirs.refresh().manage_snapshots().create_branch(table.refresh().metadata.refs["main"].snapshot_id, "dev").commit()
+    append(theirs, 2, branch="dev")
+    key = new_key()
+    with Tower(tower.uri, writer) as agent, Tower(tower.uri, ci) as job:
+        waiting = agent.publish(name, "dev", key=key)
+        head = table.refresh().metadata.refs["dev"].snapshot_id
+        assert (waiting.outcome, waiting.waits_on, waiting.done) == ("waiting", ("dev", head), False)
+        assert [(each.check, each.passed) for each in waiting.checks] == [("counts", None)]
+        agent.report_check(name, head, "counts", passed=True)  # its own word counts for nothing here
+        assert agent.publish(name, "dev", key=key).outcome == "waiting"
+        append(table, 9)
+        staged = agent.publish(name, "dev", key=key)
+        assert staged.waits_on is not None
+        branch, at = staged.waits_on
+        assert (branch, staged.outcome) == ("dev.publish", "waiting")
+        assert ids(table, branch) == [1, 2, 9]
+        assert ids(table) == [1, 9]
+        assert agent.publish(name, "dev", key=key).waits_on == (branch, at), "it is staged once"
+        job.report_check(name, at, "counts", passed=False, details="two rows are missing")
+        with pytest.raises(CommitConflict, match="two rows are missing") as failed:
+            agent.publish(name, "dev", key=key)
+        assert (failed.value.rule, failed.value.snapshot) == ("publish.check-failed", at)
+        job.report_check(name, at, "counts", passed=True, details="all there")
+        append(table, 10)  # what was checked is not what main would be now
+        anew = agent.publish(name, "dev", key=key)
+        assert anew.outcome == "waiting"
+        assert anew.waits_on is not None
+        assert anew.waits_on != (branch, at)
+        job.report_check(name, anew.waits_on[1], "counts", passed=True)
+        done = agent.publish(name, "dev", key=key)
+        assert (done.outcome, done.snapshot) == ("rebased", anew.waits_on[1])
+        assert ids(table) == [1, 2, 9, 10]
+        assert agent.publish(name, "dev", key=key).outcome == "replayed"
+        assert agent.publish(name, "dev", key=new_key()).outcome == "nothing"
+        with pytest.raises(NotFound) as missing:
+            job.report_check(name, 17, "counts", passed=True)
+        assert missing.value.rule == "snapshot.exists"
+    assert ids(table) == [1, 2, 9, 10]
+
+
+def test_a_contract_counts_for_all_snapshots_of_the_branch(tower: TowerProcess, table: Table, namespace: str) -> None:
+    name = name_of(table)
+    append(table, 1)
+    table.manage_snapshots().create_branch(table.refresh().metadata.refs["main"].snapshot_id, "dev").commit()
+    granted = f"{{table: {namespace}.t, operations: [append], partitions: all, write_location: table}}"
+    appends = f"owner: a@example.com\ntables: [{granted}]\n"
+    writer = tower.principal(f"{namespace}_appends", appends)
+    append(table, 2, branch="dev")
+    table.refresh().delete("id == 1", branch="dev")
+    with Tower(tower.uri, writer) as agent:
+        with pytest.raises(Forbidden) as refused:
+            agent.publish(name, "dev", key=new_key())
+        assert refused.value.rule == "contract.operation"
+        assert ids(table) == [1]
+    logged = tower.admin.commits(limit=1, table=name)[0]
+    assert (logged["operation"], logged["outcome"], logged["rule"]) == ("publish", "refused", "contract.operation")
+
+
+def test_what_another_has_made_keeps_its_author(tower: TowerProcess, table: Table, namespace: str) -> None:
+    name = name_of(table)
+    append(table, 1)
+    writer = tower.principal(f"{namespace}_w", CONTRACT.format(namespace))
+    theirs = tower.catalog(writer).load_table(name)
+    theirs.manage_snapshots().create_branch(table.refresh().metadata.refs["main"].snapshot_id, "dev").commit()
+    append(theirs, 2, branch="dev")
+    append(table, 9)
+    tower.admin.publish(name, "dev", key=new_key())
+    head = table.refresh().current_snapshot()
+    assert head is not None
+    assert head.summary is not None
+    assert (head.summary["icetower.author"], head.summary["icetower.principal"]) == (f"{namespace}_w", "admin")
+    assert head.summary[PUBLISHED_BRANCH] == "dev"
+
+
+# -- many at once -----------------------------------------------------------------------------------------------------
+
+
+def test_agents_publish_while_others_write(tower: TowerProcess, table: Table) -> None:
+    """Every row is there once, whatever came between; and what is published comes in one piece."""
+    name = name_of(table)
+    append(table, 0)
+    agents, rounds = 4, 3
+
+    def work(number: int) -> int:
+        published = 0
+        with Agent(tower.uri, tower.secret) as agent:
+            for round_ in range(rounds):
+                first = 1_000 * (number + 1) + 10 * round_
+                if number == agents - 1:
+                    agent.append(name, [{"id": first, "region": "main"}])
+                    continue
+                branch = agent.branch(name, f"agent-{number}")
+                branch.append([{"id": first, "region": "a"}])
+                branch.append([{"id": first + 1, "region": "b"}])
+                done = branch.publish(keep="each" if round_ else "squash")
+                assert done.outcome in ("forwarded", "rebased")
+                published += 1
+        return published
+
+    with ThreadPoolExecutor(agents) as threads:
+        assert sum(threads.map(work, range(agents))) == (agents - 1) * rounds
+    expected = {0} | {1_000 * agents + 10 * round_ for round_ in range(rounds)}
+    for number in range(agents - 1):
+        expected |= {1_000 * (number + 1) + 10 * round_ + n for round_ in range(rounds) for n in (0, 1)}
+    assert ids(table) == sorted(expected)
+    numbers = [snapshot.sequence_number or 0 for snapshot in table.snapshots()]
+    assert len(set(numbers)) == len(numbers)
+
+
+# -- the SDK, and the commands ----------------------------------------------------------------------------------------
+
+
+def test_the_agent_of_the_page(tower: TowerProcess, catalog: Catalog) -> None:
+    catalog.create_namespace_if_not_exists("shop")
+    with tower.client() as http:
+        http.post("/v1/namespaces/shop/tables", json={"name": "sales", "schema": SCHEMA}).raise_for_status()
+    made = catalog.load_table("shop.sales")
+    append(made, 7)
+    (block, *_) = [block for block in blocks_of("docs/branches.md") if block.language == "python"]
+    text = block.text.replace("http://127.0.0.1:8181", tower.uri)
+    exec(compile(text, block.place, "exec"), {"secret": tower.secret})
+    assert ids(made) == [1, 2, 7]
+    catalog.drop_table("shop.sales")
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_agents_of_either_kind(tower: TowerProcess, table: Table, asynchronous: bool) -> None:
+    name = name_of(table)
+    append(table, 1)
+
+    async def in_a_loop() -> Any:
+        async with AsyncAgent(tower.uri, tower.secret) as agent:
+            branch = await agent.branch(name, "dev")
+            await branch.append([{"id": 2, "region": "eu"}])
+            return await branch.publish()
+
+    if asynchronous:
+        done = asyncio.run(in_a_loop())
+    else:
+        with Agent(tower.uri, tower.secret) as agent:
+            branch = agent.branch(name, "dev")
+            branch = agent.branch(name, "dev")  # it is there
+            branch.append([{"id": 2, "region": "eu"}])
+            done = branch.publish()
+            with pytest.raises(IcetowerError):
+                agent.publish(name, "nothing-of-this-name")
+    assert done.outcome == "forwarded"
+    assert ids(table) == [1, 2]
+
+
+def test_maintenance_removes_what_contracts_let_go(
+    tower: TowerProcess, table: Table, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ICETOWER_TOKEN", tower.secret)
+    name, base = name_of(table), append(table, 1)
+    for branch in ("dev", "kept"):
+        table.refresh().manage_snapshots().create_branch(base, branch).commit()
+        append(table, 2, branch=branch)
+    contract = load("version: 1\nagent: a\nbranches: {retain: 1ms}\n", source="test")
+    kept = load("version: 1\nagent: a\nbranches: {checks: [c]}\n", source="test")
+    assert remove_stale(tower.uri, [name], {"admin": kept}) == []
+    assert remove_stale(tower.uri, [name], {"somebody": contract}) == []
+    found = remove_stale(tower.uri, [name, f"{namespace}.gone"], {"admin": contract})
+    assert found == [(name, "dev"), (name, "kept")]
+    assert list(table.refresh().metadata.refs) == ["main"]
+
+
+def test_the_commands(tower: TowerProcess, table: Table, namespace: str) -> None:
+    name = name_of(table)
+    append(table, 1)
+    retain = "branches: {retain: 1ms}\n"
+    writer = tower.principal(f"{namespace}_stale", CONTRACT.format(namespace) + retain)
+    theirs = tower.catalog(writer).load_table(name)
+    theirs.manage_snapshots().create_branch(table.refresh().metadata.refs["main"].snapshot_id, "dev").commit()
+    append(theirs, 2, branch="dev")
+    append(table, 9)
+    done = icetower(tower, "publish", name, "dev", "--json")
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["outcome"], len(said["snapshots"])) == (0, "rebased", 1)
+    assert "has all that dev has" in icetower(tower, "publish", name, "dev").stdout
+    (found,) = json.loads(icetower(tower, "branches", name, "--json").stdout)
+    assert (found["name"], found["principal"], found["stale"], found["lacking"]) == (
+        "dev",
+        f"{namespace}_stale",
+        True,
+        0,
+    )
+    assert "removed" in icetower(tower, "branches", name, "--remove").stdout
+    assert "dev" not in table.refresh().metadata.refs
+    at = str(table.metadata.refs["main"].snapshot_id)
+    assert icetower(tower, "report-check", name, at, "counts", "--passed").returncode == 0
+    assert icetower(tower, "publish", name, "dev").returncode == 1
+
+
+def icetower(tower: TowerProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments, "--uri", tower.uri),
+        env={"ICETOWER_TOKEN": tower.secret, "PATH": "/usr/bin:/bin", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
