@@ -22,6 +22,7 @@ from icetower.agent.agents import Agent, AsyncAgent
 from icetower.agent.appends import Appended, DataFile
 from icetower.agent.client import Tower
 from icetower.agent.deliveries import Delivery, Sent, Slot
+from icetower.agent.intents import Lease
 from icetower.agent.keys import having_read, keyed, new_key, reads
 from icetower.agent.landings import Landed
 from icetower.agent.merged_view import merged_view
@@ -38,6 +39,7 @@ __all__ = [
     "Delivery",
     "Landed",
     "LandedRequest",
+    "Lease",
     "Patience",
     "Sent",
     "Slot",

@@ -7,12 +7,13 @@ with Agent("http://127.0.0.1:8181", token=secret, journal="prices.journal") as a
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from icetower.agent.asking import Asker, Credentials
 from icetower.agent.direct import Direct, Where
+from icetower.agent.intents import TTL_S, AsyncHeld, Heard, Held, Holder, wish_of
 from icetower.agent.journal import Journal
 from icetower.agent.recovery import Patience
 from icetower.agent.steps import driven, driven_async
@@ -37,6 +38,7 @@ class _Parts:
         if not 0 < rows_max <= ROWS_MAX:
             raise UsageError(f"rows_max is {rows_max}; a request takes 1 to {ROWS_MAX} rows")
         asker = Asker(Credentials(token), patience)
+        self.holder = Holder(asker, patience)
         self.direct = Direct(uri, reason=reason, patience=patience)
         # Last, for nobody closes it where something else is wrong.
         self.journal = None if journal is None else Journal(journal, ambient=patience.ambient)
@@ -173,6 +175,36 @@ class Agent:
         steps = self._parts.writer.write("overwrite_partition", table, rows, where=where, key=key)
         return driven(steps, self._transport.take)
 
+    def intent(
+        self,
+        tables: str | Sequence[Mapping[str, Any]],
+        *,
+        partitions: Sequence[Mapping[str, Any]] | None = None,
+        where: Any = None,
+        operations: Sequence[str] = ("overwrite",),
+        exclusive: bool = False,
+        ttl_s: float = TTL_S,
+        wait_s: float = 0.0,
+        on_warning: Heard | None = None,
+    ) -> Held:
+        """A lease on rows, for a ``with`` block: it is renewed within the block and released at its end.
+
+        Commits in the block carry `Lease.properties`. They are refused once the lease is lost (``intent.fenced``).
+
+        Args:
+            tables: ``namespace.table``; or several tables, as the control API has them, which are held together or not
+                at all.
+            partitions: regions, as contracts have them; without them and `where`, all that the contract owns.
+            where: a filter in Iceberg's expression JSON, in place of partitions.
+            operations: what is to be done to the rows.
+            exclusive: nothing of others comes into the rows, blind appends included; for tables that require intents.
+            ttl_s: how long the lease lives when the agent does not renew it any more.
+            wait_s: how long to stand in line where others hold some of the rows; 0: be refused (``intent.held``).
+            on_warning: is called, in a thread of the lease, for each commit of others that lands in the rows.
+        """
+        wish = wish_of(tables, partitions, where, operations, exclusive, ttl_s, wait_s)
+        return Held(self._parts.holder, self._transport, wish, on_warning)
+
     def transaction(self, *, key: str | None = None) -> Transaction:
         """Several appends to one table that land together, or not at all, when the block ends.
 
@@ -260,6 +292,22 @@ class AsyncAgent:
         """See `Agent.overwrite_partition`."""
         steps = self._parts.writer.write("overwrite_partition", table, rows, where=where, key=key)
         return await driven_async(steps, self._transport.take)
+
+    def intent(
+        self,
+        tables: str | Sequence[Mapping[str, Any]],
+        *,
+        partitions: Sequence[Mapping[str, Any]] | None = None,
+        where: Any = None,
+        operations: Sequence[str] = ("overwrite",),
+        exclusive: bool = False,
+        ttl_s: float = TTL_S,
+        wait_s: float = 0.0,
+        on_warning: Heard | None = None,
+    ) -> AsyncHeld:
+        """See `Agent.intent`; for an ``async with`` block."""
+        wish = wish_of(tables, partitions, where, operations, exclusive, ttl_s, wait_s)
+        return AsyncHeld(self._parts.holder, self._transport, wish, on_warning)
 
     def transaction(self, *, key: str | None = None) -> AsyncTransaction:
         """See `Agent.transaction`. Only the end of its block is awaited."""

@@ -514,7 +514,7 @@ class Engine:
                     late = True
                     continue
             going = step.going
-            meanwhile = await self._gatekeeper.landed_meanwhile(step.old.head, [w.member for w in going])
+            meanwhile = await self._gatekeeper.refused_meanwhile(step.old.head, [w.member for w in going])
             for position, error in meanwhile.items():
                 self._reject(table, going[position], error)
                 late = True

@@ -1,4 +1,4 @@
-"""What is asked, and kept, just before a swap: revocations (trap K4), and keys of snapshots that are about to go."""
+"""What is asked, and kept, just before a swap: revocations and intents (trap K4), and keys of snapshots that go."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from icetower.admission.identity import application_of
 from icetower.commit.group_keys import GroupKeys, commits_of, group_of
 from icetower.commit.retention import YOUNG_MS
 from icetower.errors import CommitConflict, CommitStateUnknown, Forbidden, IcetowerError
+from icetower.intents.fencing import Fencing
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import Batch, Commit, CommitKey, Expired, Group, Ledger
 from icetower.protocol.marks import GROUP_FILE, PRINCIPAL, REF
@@ -31,15 +32,22 @@ class Gatekeeper:
 
     Args:
         flush: writes what waits for the ledger.
+        fencing: who holds which rows; None: nobody can.
     """
 
     def __init__(
-        self, registry: Registry, ledger: Ledger, group_keys: GroupKeys, flush: Callable[[], Awaitable[None]]
+        self,
+        registry: Registry,
+        ledger: Ledger,
+        group_keys: GroupKeys,
+        flush: Callable[[], Awaitable[None]],
+        fencing: Fencing | None = None,
     ) -> None:
         self._registry = registry
         self._ledger = ledger
         self._group_keys = group_keys
         self._flush = flush
+        self._fencing = fencing
         # By the uuid of a table: when snapshots with keys went last from it that were young.
         self._young_gone_ms: OrderedDict[str, int] = OrderedDict()
 
@@ -115,6 +123,16 @@ class Gatekeeper:
         left = (*leaving.had, *branches.cut_off(snapshot_ids))
         expired = [Expired(TableName(uuid, identifier), left, tuple(torn))] if left or torn else []
         await self._ledger.write(Batch(commits=list(kept.values()), groups=groups, expired=expired))
+
+    async def refused_meanwhile(
+        self, old: HeadState, members: Sequence[Admitted | AdmittedAppend | AdmittedFence]
+    ) -> Mapping[int, IcetowerError]:
+        """Members that what has happened since they were admitted keeps out: position → why.
+
+        Their intents have ended, or others hold the rows that they touch; or their keys have landed.
+        """
+        found = {} if self._fencing is None else await self._fencing.late(old.metadata, members)
+        return {**found, **await self.landed_meanwhile(old, members)}
 
     async def landed_meanwhile(
         self, old: HeadState, members: Sequence[Admitted | AdmittedAppend | AdmittedFence]

@@ -15,7 +15,6 @@ from enum import StrEnum
 
 from icetower.contracts.fields import (
     FLAG,
-    SIZE,
     TEXT,
     Hint,
     Part,
@@ -25,7 +24,6 @@ from icetower.contracts.fields import (
     duration,
     either,
     flag,
-    limit,
     listed,
     nested,
     number,
@@ -36,7 +34,8 @@ from icetower.contracts.fields import (
     text_like,
 )
 from icetower.contracts.patterns import STRICTER, THROUGH, Orchestration, all_move
-from icetower.contracts.reading import duration_text, size_text
+from icetower.contracts.quotas import Quota
+from icetower.contracts.reading import duration_text
 from icetower.contracts.regions import EVERY_PARTITION, OWNED_ROWS, ROWS, TABLES, Pattern, Region
 from icetower.contracts.slots import Turn
 from icetower.counting import counted, series
@@ -50,6 +49,7 @@ OWNED = "owned"
 """The only value of `read_scope`; without the field nothing is known of what a write depends on."""
 ENFORCE, SHADOW = "enforce", "shadow"
 OWN, TABLE = "own", "table"
+ADVISORY, REQUIRED = "advisory", "required"
 REPORT, DELETE = "report", "delete"
 TABLES_KEPT = 256  # tables of which a contract remembers what it says of them
 
@@ -141,25 +141,6 @@ partitions: # regions, which add up; within one, all lines hold at once
 
 
 @part
-class Quota(Part):
-    """What one principal may send to a table; None where nothing is said."""
-
-    commits_per_minute: int | None = limit(
-        number(1), "Commits in a minute.", lambda count: f"{counted(count, 'commit')} a minute"
-    )
-    files_per_commit: int | None = limit(
-        number(1),
-        "Files that one commit adds: data files and delete files. Those that it removes do not count.",
-        lambda count: f"{counted(count, 'file')} a commit",
-    )
-    bytes_per_commit: int | None = limit(
-        SIZE,
-        "Bytes of the files that one commit adds, such as 1048576, 512MiB or 1GiB.",
-        lambda size: f"{size_text(size)} a commit",
-    )
-
-
-@part
 class Rule(Part):
     """One entry of `tables`.
 
@@ -228,6 +209,22 @@ class Rule(Part):
         "The isolation level that its rebased commits are held to.",
         default=None,
         saying=Saying(_level_changed, together=_level),
+    )
+    intents_required: bool = said(
+        switch((ADVISORY, REQUIRED), on=REQUIRED),
+        "Its commits into rows that another's intent holds: advisory lets them in, required refuses them. The table may "
+        "require it of everybody (icetower.intents).",
+        default=False,
+        name="intents",
+        saying=Saying(
+            either(
+                "loses commits into rows of {} that others hold (intents: required)",
+                "gains commits into rows of {} that others hold (intents: advisory)",
+            ),
+            lambda _, now: not now,
+            together=any,
+        ),
+        hint=Hint(REQUIRED, "its commits stay out of rows that others hold (docs/intents.md)"),
     )
     orchestration: Orchestration = said(
         choice(Orchestration),

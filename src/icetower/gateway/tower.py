@@ -32,6 +32,7 @@ from icetower.gateway.events import EventRoutes
 from icetower.gateway.http import Front
 from icetower.gateway.iceberg import CatalogRoutes
 from icetower.gateway.intake import Intake
+from icetower.gateway.intents import IntentRoutes
 from icetower.gateway.landings import LandingRoutes
 from icetower.gateway.mcp_mount import McpMount
 from icetower.gateway.monitor import monitor_of, report_of
@@ -41,6 +42,8 @@ from icetower.gateway.readiness import readiness_of
 from icetower.gateway.settings import Server, Settings, data_directory
 from icetower.gateway.shadow import ShadowRoutes
 from icetower.gateway.token_rates import TokenRates
+from icetower.intents.fencing import Fencing
+from icetower.intents.store import Store
 from icetower.ledger.ledger import Ledger
 from icetower.ledger.measures import Measures
 from icetower.ledger.writers import Writers
@@ -57,6 +60,7 @@ from icetower.service.attempts import Attempts, Heard
 from icetower.service.changes import Changes
 from icetower.service.checks import Checks
 from icetower.service.commits import Commits
+from icetower.service.intents import Intents
 from icetower.service.journal import Journal
 from icetower.service.landings import Landings
 from icetower.service.lifecycle import Lifecycle
@@ -113,6 +117,7 @@ class Tower:
     commits: Commits
     checks: Checks
     landings: Landings
+    intents: Intents
     front: Front
     token_rates: TokenRates
     page: PageOfTower
@@ -137,6 +142,7 @@ class Tower:
             ),
             CheckRoutes(front, self.checks, lake.manifests.parsing, rate),
             LandingRoutes(front, self.landings, rate),
+            IntentRoutes(front, self.intents),
             ControlRoutes(
                 front,
                 self.lake.manifests.parsing,
@@ -164,12 +170,19 @@ class Tower:
         self.records.escalations.start()
         self.watch.monitor.start()
 
+    def let_go(self) -> None:
+        """The tower is about to stop: whoever only listens or waits is answered now."""
+        self.page.streams.stop()
+        self.intents.let_go()
+
     async def close(self) -> None:
         """Finish what waits, write what is to be written, let go of files and threads."""
         self.page.thread.close()
+        self.let_go()
         await self.watch.monitor.close()
         await self.mcp.close()
         await self.engine.drain()
+        await self.intents.close()
         await self.records.journal.close()
         await self.records.escalations.close()
         await self.watch.bypasses.close()
@@ -234,7 +247,8 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     lake = Lake(upstream, storage, manifests, heads, budget)
     records = Records(registry, ledger, journal, escalations, [control, catalog])
     undeclared = Undeclared(ambient, events)
-    gatekeeper = Gatekeeper(registry, ledger, heads.group_keys, journal.flush)
+    leases = Store(control, ambient)
+    gatekeeper = Gatekeeper(registry, ledger, heads.group_keys, journal.flush, Fencing(leases))
     limits = _limits(server)
     engine = Engine(upstream, storage, heads, manifests, ambient, gatekeeper, limits, attempts.swapped)
     door = RowsInFlight()
@@ -261,17 +275,18 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     replays = Replays(heads, ledger)
     under_way = UnderWay()
     landings = Landings(heads, replays, engine, under_way, ambient, key_lifetime_ms=limits.lately_ms)
-    places = registry, lifecycle
-    checks = Checks(files, escalations, rates, *places, engine, heads, replays, landings, owners, ambient, code)
+    places, intents = (registry, lifecycle), Intents(leases, heads, ambient)
+    checked = engine, heads, replays, landings, owners, ambient, code, intents
+    checks = Checks(files, escalations, rates, *places, *checked)
     writers = Writers(ledger, ambient)
     refusals = SafeRefusals(upstream, heads, replays, ledger, manifests, writers, engine.live)
     deciding = gate, engine, heads, replays, refusals, writers
-    commits = Commits(*deciding, lifecycle, gatekeeper, outcomes, journal, ambient, door, under_way)
+    commits = Commits(*deciding, lifecycle, gatekeeper, outcomes, journal, ambient, door, under_way, intents)
     intake = Intake(server, ambient, open_to_all=open_to_all)
     front = Front(registry, intake, attempts, journal, shadow, ambient, server, open_to_all, traces=traces)
     token_rates, mcp = TokenRates(ambient), McpMount(front, settings.storage)
     page = page_of(front, token_rates, registry, journal, escalations, upstream, heads, manifests.parsing, watch)
-    rooms = engine, lifecycle, commits, checks, landings
+    rooms = engine, lifecycle, commits, checks, landings, intents
     return Tower(settings, data, lake, records, watch, *rooms, front, token_rates, page, mcp)
 
 

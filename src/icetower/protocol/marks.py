@@ -30,6 +30,12 @@ READ_SNAPSHOT = "icetower.read-snapshot"
 DECIDED = "icetower.decided-at"
 """When the agent decided what it writes, in milliseconds since 1970. It is logged, and nothing depends on it."""
 
+INTENT = "icetower.intent"
+"""The intent under which its writer has worked: a lease on the rows that the commit touches."""
+
+INTENT_FENCE = "icetower.fence"
+"""The number that the intent was given with its grant. Beside it stands `INTENT`."""
+
 REVERTS = "icetower.reverts"
 """The ids of snapshots that this one takes back, with commas between them."""
 
@@ -73,7 +79,9 @@ GROUP_SIZE = "icetower.group-size"
 BASE = "icetower.base-snapshot"
 """The snapshot on which the client had prepared a commit that the tower rebased; ``none`` for a table without one."""
 
-OF_CLIENTS = frozenset({KEY, BLIND, APPLICATION, SEQUENCE, FILTER, ISOLATION, READ_SNAPSHOT, DECIDED, REVERTS})
+OF_CLIENTS = frozenset(
+    {KEY, BLIND, APPLICATION, SEQUENCE, FILTER, ISOLATION, READ_SNAPSHOT, DECIDED, REVERTS, INTENT, INTENT_FENCE}
+)
 OF_THE_TOWER = frozenset({REF, PRINCIPAL, CLIENT_LIST, GROUP_FILE, GROUP_SIZE, BASE})
 """Every word of a summary, but for those of mediators."""
 
@@ -89,6 +97,12 @@ STRICT = "icetower.strict"
 
 FENCE = "icetower.fence."
 """How the properties begin by which the tower keeps that nothing lands under a key any more (trap K4)."""
+
+INTENTS = "icetower.intents"
+"""``required``: commits into rows that another's intent holds are refused. ``advisory``: its holder hears of them."""
+
+INTENTS_FENCE = "icetower.intents.fence"
+"""The highest fence that was given for the table, as far as commits have brought it here (trap K4)."""
 
 RETENTION_SNAPSHOTS_MAX = "icetower.retention.snapshots-max"
 """So many snapshots stay on each branch's line (trap H1)."""

@@ -1,0 +1,288 @@
+"""May a commit go on, as far as intents are concerned? Asked at the gate, and again just before the swap (trap K4).
+
+A commit names its intent in its summary, and the fence that the intent was given. One that names none is made under the
+only intent of its principal that covers all that it touches, if there is just one. What is not held any more is refused
+(``intent.fenced``): somebody else may hold the rows by now. So is a commit into rows that another's intent holds
+(``intent.held``), where the table or the contract says that intents are required.
+
+Each commit under an intent brings the highest fence given for its table into the table's properties, under the same
+swap. A control database that has given less was lost, or restored from a backup: what it says of the table's intents
+counts no more.
+
+Intents are about a table's branch ``main``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any, TypeVar
+
+from icetower.admission.admitted import Admitted, AdmittedAppend, AdmittedFence, UnderIntent
+from icetower.admission.properties import positive
+from icetower.admission.read_scope import ReadScope
+from icetower.contracts.boxes import Box
+from icetower.contracts.model import FILE_OPERATIONS, IMPLIED, REQUIRED, Operation
+from icetower.errors import CommitConflict, Forbidden, IcetowerError
+from icetower.iceberg.partitions import PartitionSpec, known_specs, partition_key
+from icetower.iceberg.validation import Level
+from icetower.intents.book import APPEND, Book, Claim, Intent, fenced, held_text
+from icetower.intents.regions import EVERYTHING, Boxes, box_of_partition, inside, meet
+from icetower.intents.store import Store
+from icetower.protocol.marks import BLIND_APPENDS, INTENT, INTENT_FENCE, INTENTS, INTENTS_FENCE
+from icetower.protocol.names import Identifier
+from icetower.rebase.grants import Kind, kind_of
+
+JSON = Mapping[str, Any]
+Member = Admitted | AdmittedAppend | AdmittedFence
+M = TypeVar("M", Admitted, AdmittedAppend)
+
+BRANCH = "main"
+
+
+class Fencing:
+    """One a tower."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def admit(self, member: M, metadata: JSON) -> M:
+        """The commit with the intent that it is made under.
+
+        Args:
+            metadata: of a version of the table that was read before this is asked.
+
+        Raises:
+            CommitConflict: ``intent.held``.
+            Forbidden: ``intent.fenced``, ``intent.region``.
+            Unavailable: the control database cannot be asked.
+        """
+        under = await self._store.ask(lambda book, now_ms: judged(book, now_ms, member, metadata))
+        if under is None:
+            return member
+        intent = self._store.book.find(under.id)
+        scope = None if intent is None else _scope(intent, metadata)
+        if isinstance(member, Admitted):
+            return replace(member, under=under, read_scope=member.read_scope or scope)
+        return replace(member, under=under)
+
+    async def late(self, metadata: JSON, members: Sequence[Member]) -> Mapping[int, IcetowerError]:
+        """The members of a group that may no longer go on: position → why. Arguments and errors as of `admit`."""
+
+        def ask(book: Book, now_ms: int) -> dict[int, IcetowerError]:
+            found: dict[int, IcetowerError] = {}
+            for position, member in enumerate(members):
+                if isinstance(member, AdmittedFence):
+                    continue
+                try:
+                    judged(book, now_ms, member, metadata)
+                except IcetowerError as error:
+                    found[position] = error
+            return found
+
+        return await self._store.ask(ask) if members else {}
+
+
+def judged(book: Book, now_ms: int, member: Admitted | AdmittedAppend, metadata: JSON) -> UnderIntent | None:
+    """The intent that a commit is made under; None where it needs none. Raises as `Fencing.admit` does."""
+    uuid, properties = str(metadata["table-uuid"]), metadata.get("properties") or {}
+    fence_of_table = positive(str(properties.get(INTENTS_FENCE, ""))) or 0
+    if fence_of_table > book.granted.get(uuid, 0):
+        book.overtake(uuid, fence_of_table, now_ms)
+    named = named_in(member)
+    if named is None and (member.under is not None):
+        named = member.under.id, str(member.under.fence)
+    if named is None and book.is_free(uuid):
+        return None
+    boxes, operations = touched(member, metadata)
+    if not operations:
+        return None
+    near = [intent for intent in book.near(uuid, boxes) if intent.holds(now_ms)]
+    own = _own(book, now_ms, member, uuid, named, near, boxes, operations)
+    required = member.intents_required or properties.get(INTENTS) == REQUIRED
+    if required:
+        _check_free(member.identifier, near, own, uuid, boxes, operations, blind=is_blind(member, properties))
+    return None if own is None else UnderIntent(own.id, own.fence or 0, book.granted.get(uuid, 0))
+
+
+def _own(
+    book: Book,
+    now_ms: int,
+    member: Admitted | AdmittedAppend,
+    uuid: str,
+    named: tuple[str, str | None] | None,
+    near: Sequence[Intent],
+    boxes: Boxes,
+    operations: frozenset[str],
+) -> Intent | None:
+    """The intent that a commit names; else the only one of its principal that covers it."""
+    if named is None:
+        covering = [
+            intent
+            for intent in near
+            if intent.principal == member.principal and _covers(intent.claims_on(uuid), boxes, operations)
+        ]
+        return covering[0] if len(covering) == 1 else None
+    id_, fence = named
+    intent = book.find(id_)
+    if intent is None or intent.principal != member.principal:
+        raise Forbidden(
+            f"the commit is made under intent {id_[:100]}, and {member.principal} holds none of that id: it may have "
+            "ended long ago. Nothing was committed; declare another intent, read the table again, and write anew",
+            rule="intent.fenced",
+            next_step="fix_request",
+        )
+    if not intent.holds(now_ms) or fence not in (None, str(intent.fence)):
+        raise fenced(intent)
+    if not _covers(intent.claims_on(uuid), boxes, operations):
+        raise Forbidden(
+            f"the commit goes beyond intent {id_}, under which it is made: it does {', '.join(sorted(operations))} "
+            f"outside of the rows of {member.identifier} that were declared, or for which that was not declared. "
+            "Declare all that is written, or leave the intent out of the summary",
+            rule="intent.region",
+            next_step="fix_request",
+        )
+    return intent
+
+
+def check_intended(
+    book: Book,
+    now_ms: int,
+    principal: str,
+    table: Identifier,
+    metadata: JSON,
+    places: Iterable[tuple[int, tuple[Any, ...]]],
+    operations: frozenset[str],
+    *,
+    required: bool,
+    blind: bool,
+) -> None:
+    """Raises `CommitConflict` where what somebody intends to write to some partitions of ``main`` would be refused.
+
+    Args:
+        required: the contract wants it so, whatever the table says.
+        blind: an append of theirs is known to be blind.
+    """
+    uuid, properties = str(metadata["table-uuid"]), metadata.get("properties") or {}
+    boxes = _boxes(places, known_specs(metadata))
+    if not (required or properties.get(INTENTS) == REQUIRED) or not boxes:
+        return
+    near = [intent for intent in book.near(uuid, boxes) if intent.holds(now_ms)]
+    mine = [each for each in near if each.principal == principal and _covers(each.claims_on(uuid), boxes, operations)]
+    blind = blind or str(properties.get(BLIND_APPENDS, "")).lower() == "true"
+    _check_free(table, near, mine[0] if len(mine) == 1 else None, uuid, boxes, operations, blind=blind)
+
+
+def _check_free(
+    table: Identifier,
+    near: Iterable[Intent],
+    own: Intent | None,
+    uuid: str,
+    boxes: Boxes,
+    operations: frozenset[str],
+    *,
+    blind: bool,
+) -> None:
+    """Raises `CommitConflict` where a commit touches rows that another intent than its own holds."""
+    in_the_way = [
+        intent
+        for intent in near
+        if intent is not own and any(hinders(claim, boxes, operations, blind=blind) for claim in intent.claims_on(uuid))
+    ]
+    if in_the_way:
+        raise CommitConflict(
+            f"rows of {table} that this commit touches are held: {held_text(in_the_way)}. Nothing was "
+            "committed; wait, or declare an intent to be next",
+            rule="intent.held",
+            next_step="wait_until",
+            wait_until_ms=max(intent.expires_ms for intent in in_the_way),
+            owner=in_the_way[0].contract,
+        )
+
+
+def hinders(claim: Claim, boxes: Boxes, operations: frozenset[str], *, blind: bool) -> bool:
+    """Whether a commit does something to the rows of a claim that is its holder's alone."""
+    appends = operations == {APPEND}
+    if appends and (claim.shares or (blind and not claim.exclusive)):
+        return False
+    return meet(claim.boxes, boxes)
+
+
+def _covers(claims: Sequence[Claim], boxes: Boxes, operations: frozenset[str]) -> bool:
+    granting = [claim for claim in claims if operations <= _implied(claim.operations)]
+    return bool(granting) and inside(boxes, [box for claim in granting for box in claim.boxes])
+
+
+@cache
+def _implied(operations: frozenset[str]) -> frozenset[str]:
+    found = {Operation(each) for each in operations}
+    return frozenset(each.value for each in found.union(*(IMPLIED.get(one, frozenset()) for one in found)))
+
+
+def named_in(member: Admitted | AdmittedAppend) -> tuple[str, str | None] | None:
+    """The intent and the fence that a commit's summaries name."""
+    for change in member.changes if isinstance(member, Admitted) else ():
+        summary = change.snapshot.summary
+        if INTENT in summary:
+            fence = summary.get(INTENT_FENCE)
+            return str(summary[INTENT]), None if fence is None else str(fence)
+    return None
+
+
+def touched(member: Admitted | AdmittedAppend, metadata: JSON) -> tuple[Boxes, frozenset[str]]:
+    """The rows of ``main`` that a commit touches, and what it does to them; nothing of another branch."""
+    if isinstance(member, AdmittedAppend):
+        places = member.places if member.ref == BRANCH else ()
+        return _boxes(places, known_specs(metadata)), frozenset({APPEND} if member.ref == BRANCH else ())
+    moves = [snapshot for ref, snapshot in member.updates.moves if ref == BRANCH]
+    if not moves and BRANCH not in member.updates.removed_refs:
+        return (), frozenset()
+    own = {change.snapshot.id for change in member.changes}
+    if not moves or any(snapshot not in own for snapshot in moves):  # rolled back, or put where another branch stands
+        return EVERYTHING, frozenset({Operation.OVERWRITE.value})
+    specs = known_specs(metadata)
+    files = (each for change in member.changes for each in (*change.added, *change.removed))
+    operations = frozenset(each.value for each in member.operations & FILE_OPERATIONS)
+    return _boxes(((each.spec_id, each.file.partition) for each in files), specs), operations
+
+
+def _boxes(places: Iterable[tuple[int, tuple[Any, ...]]], specs: Mapping[int, PartitionSpec]) -> Boxes:
+    found: dict[object, Box] = {}
+    for spec_id, partition in places:
+        key = (spec_id, partition_key(partition))
+        if key not in found:
+            spec = specs.get(spec_id)
+            found[key] = {} if spec is None else box_of_partition(spec, partition)
+            if not found[key]:
+                return EVERYTHING
+    return tuple(found.values())
+
+
+def is_blind(member: Admitted | AdmittedAppend, properties: Mapping[str, Any]) -> bool:
+    """Whether a commit is known to have read nothing: an append by the fast path, or one that is known to be blind."""
+    if isinstance(member, AdmittedAppend):
+        return True
+    declared = member.blind_appends or str(properties.get(BLIND_APPENDS, "")).lower() == "true"
+    declared = declared and not member.serializable
+    return bool(member.changes) and all(
+        kind_of(change, declared_blind=declared) is Kind.BLIND for change in member.changes
+    )
+
+
+def _scope(intent: Intent, metadata: JSON) -> ReadScope | None:
+    """What a commit under an exclusive intent is taken to depend on: the rows that nobody else comes into.
+
+    So a rewriter is not sent back for what others have done elsewhere: whatever came into these rows since its base
+    refuses it all the same.
+    """
+    claims = intent.claims_on(str(metadata["table-uuid"]))
+    if not claims or not all(claim.exclusive for claim in claims):
+        return None
+    boxes, specs = [box for claim in claims for box in claim.boxes], known_specs(metadata)
+
+    def owned(spec_id: int, partition: tuple[Any, ...]) -> bool:
+        spec = specs.get(spec_id)
+        return spec is None or meet([box_of_partition(spec, partition)], boxes)
+
+    return ReadScope(Level.SERIALIZABLE, None, owned, "intent")
