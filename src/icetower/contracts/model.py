@@ -212,8 +212,8 @@ class Rule(Part):
     )
     intents_required: bool = said(
         switch((ADVISORY, REQUIRED), on=REQUIRED),
-        "Its commits into rows that another's intent holds: advisory lets them in, required refuses them. The table may "
-        "require it of everybody (icetower.intents).",
+        "Its commits into rows that another's intent holds: advisory lets them in, required refuses them. The table "
+        "may require it of everybody (icetower.intents).",
         default=False,
         name="intents",
         saying=Saying(

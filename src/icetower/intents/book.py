@@ -31,7 +31,7 @@ OF_PRINCIPAL_MAX = 1_000
 HELD_MAX_MS = 6 * 3600 * 1000
 """How long an intent may be renewed, from its grant on."""
 SKEW_MS_MAX = 5_000
-"""So far apart the clocks of towers may be; a time that lies farther ahead was written by a clock that has gone back."""
+"""So far apart the clocks of towers may be. A time that lies farther ahead is of a clock that has gone back since."""
 NAMED_MAX = 3
 """Of so many intents a refusal says who has them."""
 WARNINGS_MAX = 100
@@ -159,11 +159,13 @@ class News:
     """What the database has that a book does not know.
 
     Attributes:
+        whole: this is all there is, and not only what has changed.
         number, fence, order: the counters as they stand.
         granted: by table, the highest fence, where that has changed.
         warnings: intent and warning.
     """
 
+    whole: bool
     number: int
     fence: int
     order: int
@@ -301,7 +303,7 @@ class Book:
             raise fenced(intent)
         if intent.granted_ms is not None and now_ms >= intent.granted_ms + HELD_MAX_MS:
             raise Forbidden(
-                f"intent {id_} is held since more than {HELD_MAX_MS // 3_600_000} hours and is renewed no more; commit, "
+                f"intent {id_} is held for more than {HELD_MAX_MS // 3_600_000} hours and is renewed no more; commit, "
                 "and declare another one",
                 rule="intent.fenced",
                 next_step="fix_request",
@@ -450,6 +452,7 @@ class Book:
 
     def _change(self, intent: Intent) -> Intent:
         """An intent is from now on as this one says."""
+        intent = replace(intent, changed=self.number + 1)
         before = self.find(intent.id)
         self._draft.before.setdefault(intent.id, before)
         if before is not None and before.live and intent.live:  # neither its rows nor its place change
@@ -541,8 +544,8 @@ def refused_for(in_the_way: Sequence[Intent], claims: Sequence[Claim]) -> Confli
     """The refusal of an intent, for which others stand in the way."""
     tables = ", ".join(dict.fromkeys(claim.table for claim in claims))
     return Conflict(
-        f"rows of {tables} are held: {held_text(in_the_way)}. Declare it with queue: true to wait in line, or come back "
-        "later",
+        f"rows of {tables} are held: {held_text(in_the_way)}. Declare it with queue: true to wait in line, or come "
+        "back later",
         rule="intent.held",
         next_step="wait_until",
         wait_until_ms=max(intent.expires_ms for intent in in_the_way),

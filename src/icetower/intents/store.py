@@ -1,9 +1,9 @@
 """The book of intents in the control database: for every tower on it, and over restarts.
 
 The book is in memory, and each change of it has a number in the database. Whatever is asked of the book waits until all
-that asks meanwhile can be asked in one transaction. It is computed in a draft, and written only where the database still
-stands at the number that the book knows. Where another tower was faster, the draft is undone, what that one has changed
-is read, and the same is computed again: two towers never grant what conflicts.
+that asks meanwhile can be asked in one transaction. It is computed in a draft, and written only where the database
+still stands at the number that the book knows. Where another tower was faster, the draft is undone, what that one has
+changed is read, and the same is computed again: two towers never grant what conflicts.
 
 Nothing is answered before it is written. After an error of the database nobody knows what was written: the book is read
 anew, as a whole.
@@ -128,6 +128,8 @@ class Store:
                 await self._prune()
                 return
             book.undo()
+            if news.whole:
+                book = self.book = Book()
             book.learn(news)
             self._known = True
             self._tell()
@@ -144,7 +146,8 @@ class Store:
         known = book.number if self._known else -1
 
         def work(connection: Connection) -> News | None:
-            take_write_lock(connection)
+            if rows is not None:
+                take_write_lock(connection)
             at = connection.execute(select(counters)).one()
             if at.number != known:
                 return _news(connection, at, known)
@@ -261,6 +264,7 @@ def _news(connection: Connection, at: Row[Any], known: int) -> News:
     granted = connection.execute(select(tables).where(tables.c.changed > known))
     warned = connection.execute(select(warnings).where(warnings.c.changed > known).order_by(warnings.c.id))
     return News(
+        known < 0,
         at.number,
         at.fence,
         at.ordered,

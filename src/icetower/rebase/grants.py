@@ -69,7 +69,8 @@ class RebaseGrant:
     """What allows a commit to be rebased.
 
     Attributes:
-        source: ``blind``, ``rewrite``, ``table``, ``contract``, ``intent`` or ``summary``; of the most demanding of its snapshots.
+        source: ``blind``, ``rewrite``, ``table``, ``contract``, ``intent`` or ``summary``; of the most demanding of its
+            snapshots.
         scope: what was read, where that is to be checked.
         merges_vectors: whether disjoint deletions from one data file may be put together.
     """

@@ -299,9 +299,9 @@ class Intents:
         boxes = _boxes(wish, metadata, now_ms, owned)
         if not inside(boxes, owned):
             raise ContractViolation(
-                f"{principal.name} may not hold these rows of {wish.table}: contract {principal.contract.name} owns only "
-                f"some of them for {' and '.join(sorted(wish.operations))}. Declare what it owns, or leave partitions and "
-                "filter out",
+                f"{principal.name} may not hold these rows of {wish.table}: contract {principal.contract.name} owns "
+                f"only some of them for {' and '.join(sorted(wish.operations))}. Declare what it owns, or leave "
+                "partitions and filter out",
                 rule="contract.partitions",
                 next_step="request_partition",
             )
