@@ -24,7 +24,7 @@ from icetower.intents.book import ENDED_MAX, Book, Claim, End, Intent, State
 from icetower.intents.fencing import judged
 from icetower.intents.store import Ask, Store
 from tests.intents.test_book import CLAIMS
-from tests.intents.world import DAYS, Cells, Clock, Table, append, box, cells, claim, require_fair, wanted
+from tests.intents.world import DAYS, Cells, Clock, Table, append, box, cells, claim, conflict, require_fair, wanted
 
 T = TypeVar("T")
 NOW = 1_000_000
@@ -84,7 +84,6 @@ class Towers(RuleBasedStateMachine):
         self.asked: dict[str, Any] = {}
         self.fences: dict[str, int] = {}
         self.table = Table(required=True)
-        self.zombies: list[Intent] = []
 
     def run(self, at: int, ask: Ask[T]) -> T:
         return self.runner.run(self.towers[at].store.ask(ask))
@@ -148,13 +147,12 @@ class Towers(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, 1), pick=st.integers(0, 50), day=st.integers(0, DAYS - 1))
     def commit(self, at: int, pick: int, day: int) -> None:
-        """A holder commits to one partition, by either tower: at the gate, then, after a while, at the swap."""
-        each = self.pick(at, pick)
-        if each is None or each.fence is None:
+        """Who was granted an intent once commits to one partition, at the gate, then, after a while, at the swap."""
+        if not self.fences:
             return
-        places = [(day, 0)]
-        member = append(*places, principal=each.principal, under=UnderIntent(each.id, each.fence, 0))
-        table = self.table
+        id_ = list(self.fences)[pick % len(self.fences)]
+        asked, fence, places, table = self.asked[id_], self.fences[id_], [(day, 0)], self.table
+        member = append(*places, principal=asked.principal, under=UnderIntent(id_, fence, 0))
         try:
             under = self.run(at, lambda book, now_ms: judged(book, now_ms, member, table.metadata))
             self.towers[at].clock.ms += 100
@@ -164,11 +162,12 @@ class Towers(RuleBasedStateMachine):
         assert under is not None
         assert again is not None
         touched: Cells = frozenset(("t", *place) for place in places)
-        assert touched <= cells(each.claims)
-        # Nobody whose intent was granted later has landed there before: this one is no zombie.
-        assert not [one for one in table.landed if one[2] & touched and one[1] > each.fence and one[0] != each.id]
+        assert touched <= cells(asked.claims)
+        rivals = [one for one in table.landed if one[2] & touched and one[1] > fence]
+        # Nobody has landed there whose intent was granted later, and shares nothing: this one is no zombie.
+        assert not [one for one in rivals if conflict(self.asked[one[0]].claims, asked.claims)]
         table.fence = max(table.fence, again.highest)
-        table.landed.append((each.id, each.fence, touched))
+        table.landed.append((id_, fence, touched))
 
     # -- what happens to them -------------------------------------------------------------------------------------
 
@@ -293,6 +292,12 @@ def test_nothing_is_known_after_an_error_and_all_is_read_again(tmp_path: Path, h
     asyncio.run(scenario())
 
 
+def restore(path: Path, backup: Path) -> None:
+    for each in path.parent.glob(f"{path.name}*"):
+        each.unlink()
+    shutil.copy(backup, path)
+
+
 def test_a_restored_database_lets_no_zombie_in(tmp_path: Path) -> None:
     """Trap K4: the table knows a later fence than the database, which was lost or restored from a backup."""
 
@@ -314,9 +319,7 @@ def test_a_restored_database_lets_no_zombie_in(tmp_path: Path) -> None:
         table.fence = under.highest
         tower.close()
 
-        for each in tmp_path.glob("control.db*"):
-            each.unlink()
-        shutil.copy(backup, path)
+        restore(path, backup)
         tower = opened(path, clock)
         assert old.fence is not None
         zombie = append((0, 0), under=UnderIntent("old", old.fence, 0))

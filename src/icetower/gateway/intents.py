@@ -7,10 +7,12 @@ it does to the book, it does in its turn like any other.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -175,3 +177,16 @@ def _short(intent: Intent) -> dict[str, Any]:
         "principal": intent.principal,
         "expires_ms": intent.expires_ms,
     }
+
+
+async def intent_families(intents: Intents) -> list[Metric]:
+    """How many intents there are, for `/metrics`."""
+    states = Counter(intent.state.value for intent in await intents.live())
+    family = GaugeMetricFamily("icetower_intents", "Intents that are held, and that wait.", labels=["state"])
+    for state in (State.HELD, State.QUEUED):
+        family.add_metric([state.value], states[state.value])
+    granted = CounterMetricFamily("icetower_intents_granted", "Intents that were granted since ever.")
+    granted.add_metric([], intents.book.fence)
+    warned = CounterMetricFamily("icetower_intent_warnings", "Warnings of holders, by this tower.")
+    warned.add_metric([], intents.warned)
+    return [family, granted, warned]

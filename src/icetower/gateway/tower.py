@@ -253,7 +253,9 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     engine = Engine(upstream, storage, heads, manifests, ambient, gatekeeper, limits, attempts.swapped)
     door = RowsInFlight()
     measures = Measures(control)
-    monitor = monitor_of(settings, data, registry, measures, escalations, journal, attempts, engine, door, ambient)
+    intents = Intents(leases, heads, ambient)
+    watched = registry, measures, escalations, journal, attempts, engine, door, ambient, intents
+    monitor = monitor_of(settings, data, *watched)
     watch = Watch(events, attempts, bypasses, undeclared, readiness, monitor, door, traces, lineage)
     lifecycle = Lifecycle(
         upstream,
@@ -275,7 +277,7 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     replays = Replays(heads, ledger)
     under_way = UnderWay()
     landings = Landings(heads, replays, engine, under_way, ambient, key_lifetime_ms=limits.lately_ms)
-    places, intents = (registry, lifecycle), Intents(leases, heads, ambient)
+    places = registry, lifecycle
     checked = engine, heads, replays, landings, owners, ambient, code, intents
     checks = Checks(files, escalations, rates, *places, *checked)
     writers = Writers(ledger, ambient)
