@@ -62,7 +62,7 @@ class Fencing:
         if under is None:
             return member
         intent = self._store.book.find(under.id)
-        scope = None if intent is None else _scope(intent, metadata)
+        scope = None if intent is None else scope_of_intent(intent, metadata)
         if isinstance(member, Admitted):
             return replace(member, under=under, read_scope=member.read_scope or scope)
         return replace(member, under=under)
@@ -270,7 +270,7 @@ def is_blind(member: Admitted | AdmittedAppend, properties: Mapping[str, Any]) -
     )
 
 
-def _scope(intent: Intent, metadata: JSON) -> ReadScope | None:
+def scope_of_intent(intent: Intent, metadata: JSON) -> ReadScope | None:
     """What a commit under an exclusive intent is taken to depend on: the rows that nobody else comes into.
 
     So a rewriter is not sent back for what others have done elsewhere: whatever came into these rows since its base
