@@ -312,11 +312,11 @@ def test_k4_a_revocation_while_the_others_are_looked_at_counts() -> None:
         world = World()
         await world.create(3)
 
-        async def refused_meanwhile(old: HeadState, members: Sequence[Any]) -> Mapping[int, IcetowerError]:
+        async def landed_meanwhile(old: HeadState, members: Sequence[Any]) -> Mapping[int, IcetowerError]:
             world.gate.revoked["bob"] = Forbidden("bob was revoked", rule="contract.revoked")
             return {}
 
-        world.gate.refused_meanwhile = landed_meanwhile  # type: ignore[method-assign]
+        world.gate.landed_meanwhile = landed_meanwhile  # type: ignore[method-assign]
         writers = [await world.writer(name).refresh() for name in ("ann", "bob")]
         requests = [await w.append(w.name, summary=BLIND) for w in writers]
         assert await outcomes(*requests) == ["direct", "403 contract.revoked"]

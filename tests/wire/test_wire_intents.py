@@ -175,8 +175,9 @@ def test_a_client_that_names_no_intent_is_known_by_its_principal(strict: Shop) -
 
 def test_a_commit_beyond_its_intent_is_refused(shop: Shop) -> None:
     with shop.agent("ann") as agent, agent.intent(shop.name, **held("eu")) as lease:
+        beyond = lease.properties
         with pytest.raises(ForbiddenError, match="goes beyond intent"):
-            shop.table("ann").append(rows("as", 1), snapshot_properties=lease.properties)
+            shop.table("ann").append(rows("as", 1), snapshot_properties=beyond)
     assert shop.ids() == []
 
 
@@ -222,9 +223,12 @@ def test_what_came_before_the_grant_still_refuses_a_rewriter(strict: Shop) -> No
     transaction = stale.transaction()
     transaction.delete("region = 'eu' and id < 3")
     strict.table("bob").append(rows("eu", 4))
-    with strict.agent("ann") as agent, agent.intent(strict.name, **held("eu", exclusive=True)):
-        with pytest.raises(CommitFailedException):
-            transaction.commit_transaction()
+    with (
+        strict.agent("ann") as agent,
+        agent.intent(strict.name, **held("eu", exclusive=True)),
+        pytest.raises(CommitFailedException),
+    ):
+        transaction.commit_transaction()
     assert strict.ids() == [1, 2, 3, 4]
 
 
@@ -318,9 +322,16 @@ def test_an_agent_in_an_event_loop(shop: Shop) -> None:
     async def scenario() -> Lease:
         agent = AsyncAgent(shop.tower.uri, shop.secrets["ann"])
         async with agent, agent.intent(shop.name, **held("eu"), ttl_s=2) as lease:
-            before = lease.expires_ms
-            while lease.expires_ms == before:  # it renews itself
-                await asyncio.sleep(0.05)
+            before, renewed = lease.expires_ms, asyncio.Event()
+
+            def look() -> None:  # it renews itself
+                if lease.expires_ms > before:
+                    renewed.set()
+                else:
+                    asyncio.get_running_loop().call_later(0.05, look)
+
+            look()
+            await renewed.wait()
             with pytest.raises(Conflict):
                 async with agent.intent(shop.name, **held("eu"), wait_s=0.1):
                     raise AssertionError("it is held")
@@ -353,9 +364,10 @@ def test_leases_live_over_a_restart(
     assert tower.stop() == 0
     again = start_tower()
     assert again.admin.intent(intent["intent"])["state"] == "held"
+    secret = again.principal("bob", "tables: [{table: ns.t, operations: [overwrite], partitions: all}]\n")
+    table = again.catalog(secret).load_table("ns.t")
     with pytest.raises(CommitFailedException, match="are held"):
-        secret = again.principal("bob", "tables: [{table: ns.t, operations: [overwrite], partitions: all}]\n")
-        again.catalog(secret).load_table("ns.t").append(rows("eu", 1))
+        table.append(rows("eu", 1))
     assert again.admin.renew_intent(intent["intent"])["fence"] == intent["fence"]
     with httpx2.Client(base_url=again.uri, headers={"Authorization": f"Bearer {again.secret}"}) as http:
         text = http.get("/metrics").text

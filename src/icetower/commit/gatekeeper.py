@@ -23,6 +23,9 @@ from icetower.table.head import HeadState
 from icetower.table.keys import KeyRecord, record_of
 from icetower.table.sinks import mark_of
 
+LOOKS_MAX = 4
+"""So often it is asked again who holds what, where that changes while it is asked."""
+
 TABLES_MAX = 1_024
 """Of so many tables it is known when young snapshots were removed from them last."""
 
@@ -50,6 +53,28 @@ class Gatekeeper:
         self._fencing = fencing
         # By the uuid of a table: when snapshots with keys went last from it that were young.
         self._young_gone_ms: OrderedDict[str, int] = OrderedDict()
+
+    async def last_word(
+        self, members: Sequence[tuple[Admitted | AdmittedAppend | AdmittedFence, HeadState]]
+    ) -> Mapping[int, IcetowerError]:
+        """As `still_admits`; and of those, whose intents have ended, or who touch rows that others hold.
+
+        Args:
+            members: each with the version that it goes on.
+        """
+        asked = [(member, head.metadata) for member, head in members]
+        for _ in range(LOOKS_MAX):
+            found = await self.still_admits([member for member, _ in members])
+            if self._fencing is None:
+                return found
+            # What it goes by was read along with the contracts, and nothing is awaited from here on.
+            at_once = self._fencing.late(asked)
+            if at_once is not None:
+                return {**at_once, **found}
+            late = await self._fencing.late_anew(asked)
+            if late or found:  # the others are planned again, and asked again
+                return {**late, **found}
+        return await self.still_admits([member for member, _ in members])
 
     async def still_admits(
         self, members: Sequence[Admitted | AdmittedAppend | AdmittedFence]
@@ -123,16 +148,6 @@ class Gatekeeper:
         left = (*leaving.had, *branches.cut_off(snapshot_ids))
         expired = [Expired(TableName(uuid, identifier), left, tuple(torn))] if left or torn else []
         await self._ledger.write(Batch(commits=list(kept.values()), groups=groups, expired=expired))
-
-    async def refused_meanwhile(
-        self, old: HeadState, members: Sequence[Admitted | AdmittedAppend | AdmittedFence]
-    ) -> Mapping[int, IcetowerError]:
-        """Members that what has happened since they were admitted keeps out: position → why.
-
-        Their intents have ended, or others hold the rows that they touch; or their keys have landed.
-        """
-        found = {} if self._fencing is None else await self._fencing.late(old.metadata, members)
-        return {**found, **await self.landed_meanwhile(old, members)}
 
     async def landed_meanwhile(
         self, old: HeadState, members: Sequence[Admitted | AdmittedAppend | AdmittedFence]

@@ -43,7 +43,7 @@ from icetower.gateway.settings import Server, Settings, data_directory
 from icetower.gateway.shadow import ShadowRoutes
 from icetower.gateway.token_rates import TokenRates
 from icetower.intents.fencing import Fencing
-from icetower.intents.store import Store
+from icetower.intents.store import NUMBER_OF_CHANGES, Store
 from icetower.ledger.ledger import Ledger
 from icetower.ledger.measures import Measures
 from icetower.ledger.writers import Writers
@@ -225,7 +225,8 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
         upstream, storage, control, ambient, warehouse=warehouse, data=data, disk_min_bytes=server.disk_min_bytes
     )
 
-    registry = Registry(control, ambient, Lifetimes(server.token_ttl_s, server.token_renewal_max_s))
+    lifetimes = Lifetimes(server.token_ttl_s, server.token_renewal_max_s)
+    registry = Registry(control, ambient, lifetimes, beside=NUMBER_OF_CHANGES)
     ledger = Ledger(control, ambient, lifetime_s=server.key_lifetime_s, events_max=settings.events.keep)
     events, budget = Events(ambient, lines_max=server.log_lines_max or None), Budget(server.cache_max_bytes)
     escalations = Escalations(registry, ambient, settings.escalations.channels(os.environ), events)
@@ -247,13 +248,14 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     lake = Lake(upstream, storage, manifests, heads, budget)
     records = Records(registry, ledger, journal, escalations, [control, catalog])
     undeclared = Undeclared(ambient, events)
-    leases = Store(control, ambient)
-    gatekeeper = Gatekeeper(registry, ledger, heads.group_keys, journal.flush, Fencing(leases))
+    leases = Store(control, ambient, lambda: registry.beside)
+    fencing = Fencing(leases)
+    gatekeeper = Gatekeeper(registry, ledger, heads.group_keys, journal.flush, fencing)
     limits = _limits(server)
     engine = Engine(upstream, storage, heads, manifests, ambient, gatekeeper, limits, attempts.swapped)
     door = RowsInFlight()
     measures = Measures(control)
-    intents = Intents(leases, heads, ambient)
+    intents = Intents(leases, fencing, heads, ambient)
     watched = registry, measures, escalations, journal, attempts, engine, door, ambient, intents
     monitor = monitor_of(settings, data, *watched)
     watch = Watch(events, attempts, bypasses, undeclared, readiness, monitor, door, traces, lineage)

@@ -58,7 +58,12 @@ class Fencing:
             Forbidden: ``intent.fenced``, ``intent.region``.
             Unavailable: the control database cannot be asked.
         """
-        under = await self._store.ask(lambda book, now_ms: judged(book, now_ms, member, metadata))
+
+        def ask(book: Book, now_ms: int) -> UnderIntent | None:
+            return judged(book, now_ms, member, metadata)
+
+        store = self._store
+        under = store.now(ask) if store.is_current and knows(store.book, metadata) else await store.ask(ask)
         if under is None:
             return member
         intent = self._store.book.find(under.id)
@@ -67,29 +72,49 @@ class Fencing:
             return replace(member, under=under, read_scope=member.read_scope or scope)
         return replace(member, under=under)
 
-    async def late(self, metadata: JSON, members: Sequence[Member]) -> Mapping[int, IcetowerError]:
-        """The members of a group that may no longer go on: position → why. Arguments and errors as of `admit`."""
+    def late(self, members: Sequence[tuple[Member, JSON]]) -> Mapping[int, IcetowerError] | None:
+        """The members of a group that may no longer go on: position → why; None: the database must be asked.
 
-        def ask(book: Book, now_ms: int) -> dict[int, IcetowerError]:
-            found: dict[int, IcetowerError] = {}
-            for position, member in enumerate(members):
-                if isinstance(member, AdmittedFence):
-                    continue
-                try:
-                    judged(book, now_ms, member, metadata)
-                except IcetowerError as error:
-                    found[position] = error
-            return found
+        Args:
+            members: each with the metadata of the version that it goes on.
+        """
+        store = self._store
+        if not store.is_current or not all(knows(store.book, metadata) for _, metadata in members):
+            return None
+        return store.now(lambda book, now_ms: _late(book, now_ms, members))
 
-        return await self._store.ask(ask) if members else {}
+    async def late_anew(self, members: Sequence[tuple[Member, JSON]]) -> Mapping[int, IcetowerError]:
+        """The same, by the database as it stands. Raises `Unavailable`."""
+        return await self._store.ask(lambda book, now_ms: _late(book, now_ms, members))
+
+
+def _late(book: Book, now_ms: int, members: Sequence[tuple[Member, JSON]]) -> dict[int, IcetowerError]:
+    found: dict[int, IcetowerError] = {}
+    for position, (member, metadata) in enumerate(members):
+        if isinstance(member, AdmittedFence):
+            continue
+        try:
+            judged(book, now_ms, member, metadata)
+        except IcetowerError as error:
+            found[position] = error
+    return found
+
+
+def knows(book: Book, metadata: JSON) -> bool:
+    """Whether the control database has given all fences that a table knows of."""
+    return fence_of(metadata) <= book.granted.get(str(metadata.get("table-uuid")), 0)
+
+
+def fence_of(metadata: JSON) -> int:
+    """The highest fence that a table knows of."""
+    return positive(str((metadata.get("properties") or {}).get(INTENTS_FENCE, ""))) or 0
 
 
 def judged(book: Book, now_ms: int, member: Admitted | AdmittedAppend, metadata: JSON) -> UnderIntent | None:
     """The intent that a commit is made under; None where it needs none. Raises as `Fencing.admit` does."""
-    uuid, properties = str(metadata["table-uuid"]), metadata.get("properties") or {}
-    fence_of_table = positive(str(properties.get(INTENTS_FENCE, ""))) or 0
-    if fence_of_table > book.granted.get(uuid, 0):
-        book.overtake(uuid, fence_of_table, now_ms)
+    uuid, properties = str(metadata.get("table-uuid")), metadata.get("properties") or {}
+    if not knows(book, metadata):
+        book.overtake(uuid, fence_of(metadata), now_ms)
     named = named_in(member)
     if named is None and (member.under is not None):
         named = member.under.id, str(member.under.fence)

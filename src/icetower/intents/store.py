@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -29,6 +29,9 @@ from icetower.intents.book import ENDED_MAX, Book, Claim, End, Intent, News, Sta
 from icetower.intents.regions import boxes_of_text, boxes_text
 from icetower.intents.schema import counters, intents, tables, warnings
 from icetower.registry.sql import migrate, take_write_lock
+
+NUMBER_OF_CHANGES: ColumnElement[int] = select(counters.c.number).scalar_subquery()
+"""For whoever asks the control database something else, and may read it along."""
 
 T = TypeVar("T")
 Ask = Callable[[Book, int], T]
@@ -51,13 +54,17 @@ class _Waiting(Generic[T]):
 class Store:
     """Open it once; its tables are made or brought up to date then.
 
+    Args:
+        read_lately: the highest number of changes that was read along with something else, most often a moment ago.
+
     Attributes:
         book: as it was known last. It may have been changed since by another tower; `ask` reads that first.
     """
 
-    def __init__(self, database: Database, ambient: Ambient) -> None:
+    def __init__(self, database: Database, ambient: Ambient, read_lately: Callable[[], int] = lambda: 1 << 62) -> None:
         self._database = database
         self._ambient = ambient
+        self._read_lately = read_lately
         self._waiting: list[_Waiting[Any]] = []
         self._working: asyncio.Task[None] | None = None
         self._moved: asyncio.Event | None = None
@@ -78,6 +85,18 @@ class Store:
         if self._working is None:
             self._working = asyncio.create_task(self._work())
         return await asyncio.shield(waiting.answer)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the book knows all changes up to the last number that was read along with something else.
+
+        What is asked of it may then be asked at once (`now`). A draft that is not written yet shows in it.
+        """
+        return self._known and self.book.number >= self._read_lately()
+
+    def now(self, ask: Ask[T]) -> T:
+        """What `ask` returns, which changes nothing."""
+        return ask(self.book, self._ambient.now_ms())
 
     def moved(self) -> asyncio.Event:
         """An event that is set when the book is changed next, here or by another tower that this one has heard of."""

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from icetower.admission import permissions
 from icetower.admission.admitted import Admitted, AdmittedAppend
-from icetower.admission.properties import positive
 from icetower.admission.shadow import ShadowRecorder
 from icetower.ambient import Ambient
 from icetower.commit.head import Heads
@@ -21,10 +20,10 @@ from icetower.contracts.model import REQUIRED, Operation, Rule
 from icetower.contracts.regions import Region
 from icetower.errors import BadRequest, ContractViolation, IcetowerError, TooManyRequests
 from icetower.intents.book import Book, Claim, End, Intent, State, Wanted, fenced, refused_for
-from icetower.intents.fencing import Fencing, check_intended, hinders, touched
+from icetower.intents.fencing import Fencing, check_intended, fence_of, hinders, touched
 from icetower.intents.regions import EVERYTHING, Boxes, boxes_of_filter, boxes_of_regions, boxes_of_rules, inside
 from icetower.intents.store import Store
-from icetower.protocol.marks import INTENTS, INTENTS_FENCE
+from icetower.protocol.marks import INTENTS
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
 from icetower.service.attempts import partitions_of
@@ -72,11 +71,11 @@ class Seen:
 class Intents:
     """One a tower."""
 
-    def __init__(self, store: Store, heads: Heads, ambient: Ambient) -> None:
+    def __init__(self, store: Store, fencing: Fencing, heads: Heads, ambient: Ambient) -> None:
         self._store = store
         self._heads = heads
         self._ambient = ambient
-        self._fencing = Fencing(store)
+        self._fencing = fencing
         self._waiting: dict[str, int] = {}
         self._watching: asyncio.Task[None] | None = None
         self._chores: set[asyncio.Task[None]] = set()
@@ -308,7 +307,7 @@ class Intents:
         base = (metadata.get("refs") or {}).get("main", {}).get("snapshot-id")
         operations = frozenset(each.value for each in wish.operations)
         claim = Claim(str(wish.table), str(metadata["table-uuid"]), boxes, operations, wish.said, wish.exclusive, base)
-        return claim, positive(str(properties.get(INTENTS_FENCE, ""))) or 0
+        return claim, fence_of(metadata)
 
     @asynccontextmanager
     async def _place(self, principal: Principal) -> AsyncGenerator[None]:
