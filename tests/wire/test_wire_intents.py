@@ -92,7 +92,7 @@ def test_disjoint_leases_are_held_side_by_side_and_others_wait_in_line(shop: Sho
         assert (queued["state"], queued["waits_for"][0]["intent"]) == ("queued", first["intent"])
 
         with ThreadPoolExecutor(1) as threads:
-            granted = threads.submit(bob.intent, queued["intent"], wait_s=30)
+            granted = threads.submit(bob.intent, queued["intent"], wait_s=30, state="queued")
             ann.release_intent(first["intent"])
             assert granted.result()["state"] == "held"
         for each in (other, queued):
@@ -312,7 +312,7 @@ def test_waiting_takes_no_place_among_a_principals_requests(shop: Shop, namespac
     with Tower(shop.tower.uri, secret) as listens, Tower(shop.tower.uri, secret) as works:
         intent = listens.declare_intent([{"table": shop.name, **held("eu")}])
         with ThreadPoolExecutor(1) as threads:
-            heard = threads.submit(listens.intent, intent["intent"], wait_s=30)
+            heard = threads.submit(listens.intent, intent["intent"], wait_s=30, state="held")
             works.renew_intent(intent["intent"])
             works.release_intent(intent["intent"])
             assert heard.result()["ended"] == "released"

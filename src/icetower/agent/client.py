@@ -463,9 +463,15 @@ class Tower:
         """End an intent. An administrator ends anybody's."""
         return self._json("DELETE", f"/intents/{_quoted(id_)}")
 
-    def intent(self, id_: str, *, wait_s: float = 0.0, seen: int = 0) -> dict[str, Any]:
-        """An intent and its `warnings`; waits until it is granted or has ended, or has more warnings than `seen`."""
-        return self._json("GET", f"/intents/{_quoted(id_)}", params={"wait_s": str(wait_s), "seen": str(seen)})
+    def intent(self, id_: str, *, wait_s: float = 0.0, state: str | None = None, seen: int = 0) -> dict[str, Any]:
+        """An intent and its `warnings`.
+
+        Args:
+            wait_s: wait so long, 30 s at most, until it is in another state than `state`, or has more warnings than
+                were `seen`.
+        """
+        given = {"wait_s": str(wait_s), "seen": str(seen)} | ({} if state is None else {"state": state})
+        return self._json("GET", f"/intents/{_quoted(id_)}", params=given)
 
     def intents(self, *, table: str | None = None, principal: str | None = None, limit: int = 100) -> dict[str, Any]:
         """`intents` that are held or wait, in the order in which they were declared. An agent sees its own."""

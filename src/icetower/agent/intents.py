@@ -153,7 +153,7 @@ class Holder:
                     rule="intent.held",
                     next_step="wait_until",
                 )
-            answer = yield from self.look(id_, min(WAIT_S, left_s), 0)
+            answer = yield from self.look(id_, min(WAIT_S, left_s), 0, "queued")
         lease = Lease(id_, int(answer["fence"] or 0), float(answer["ttl_s"]), int(answer["expires_ms"]))
         lease.take(answer, None)
         lease.check()
@@ -162,7 +162,7 @@ class Holder:
     def keep(self, lease: Lease, heard: Heard | None) -> Steps[None]:
         """Wait for a third of its time or a warning, then renew it."""
         try:
-            answer = yield from self.look(lease.id, min(WAIT_S, lease.ttl_s / 3), len(lease.warnings))
+            answer = yield from self.look(lease.id, min(WAIT_S, lease.ttl_s / 3), len(lease.warnings), "held")
             lease.take(answer, heard)
             if lease.lost is None:
                 lease.take((yield from self._asker.json("POST", f"{_of(lease.id)}/renew", body={})), heard)
@@ -173,9 +173,9 @@ class Holder:
                 lease.lost = Unavailable(f"no tower has answered for as long as intent {lease.id} may live")
             yield Pause(min(TRIED_AGAIN_S, lease.ttl_s / 6))
 
-    def look(self, id_: str, wait_s: float, seen: int) -> Steps[Mapping[str, Any]]:
-        """The intent, as soon as there is news of it."""
-        params = {"wait_s": f"{wait_s:.3f}", "seen": str(seen)}
+    def look(self, id_: str, wait_s: float, seen: int, state: str) -> Steps[Mapping[str, Any]]:
+        """The intent, as soon as there is news of it: another state, or more warnings than were seen."""
+        params = {"wait_s": f"{wait_s:.3f}", "seen": str(seen), "state": state}
         return (yield from self._asker.json("GET", _of(id_), params=params))
 
     def release(self, id_: str) -> Steps[Mapping[str, Any]]:

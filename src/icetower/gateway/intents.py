@@ -63,7 +63,7 @@ class IntentRoutes:
                 queue=wanted.queue or waits,
             )
         if seen.intent.state is State.QUEUED and waits:
-            seen = await self._intents.wait(call.principal, seen.intent.id, wanted.wait_s)
+            seen = await self._intents.wait(call.principal, seen.intent.id, wanted.wait_s, known=State.QUEUED)
         if seen.intent.state is State.QUEUED and not wanted.queue:
             refusal = await self._intents.withdraw(call.principal, seen)
             if refusal is not None:
@@ -72,12 +72,13 @@ class IntentRoutes:
         return json_response(_to_json(seen), 202 if seen.intent.state is State.QUEUED else 201)
 
     async def show(self, call: Call) -> Response:
-        """`?wait_s= &seen=`: an intent; after a wait, once there is news of it, or more warnings than were `seen`."""
+        """`?wait_s= &state= &seen=`: an intent; after a wait, once there is news of it, or more warnings than were `seen`."""
         id_, wait_s = str(call.request.path_params["intent"]), _seconds(call)
         async with self._place(call):
             seen = await self._intents.find(call.principal, id_)
         if wait_s > 0 and seen.intent.principal == call.principal.name:
-            seen = await self._intents.wait(call.principal, id_, wait_s, seen=call.number("seen") or 0)
+            number, known = call.number("seen") or 0, _state(call)
+            seen = await self._intents.wait(call.principal, id_, wait_s, seen=number, known=known)
         return json_response(_to_json(seen))
 
     async def renew(self, call: Call) -> Response:
@@ -108,6 +109,14 @@ class IntentRoutes:
         state = connection_state_of(call.request.scope)
         async with self._front.intake.places.place(call.principal.name, state, at_once):
             yield
+
+
+def _state(call: Call) -> State | None:
+    said = call.query("state")
+    try:
+        return None if said is None else State(said)
+    except ValueError as error:
+        raise BadRequest(f"query parameter state must be one of {', '.join(State)}") from error
 
 
 def _seconds(call: Call) -> float:

@@ -110,6 +110,7 @@ class Intents:
             ContractViolation: the contract does not let the principal do that to these rows.
             BadRequest: the rows cannot be understood, or `exclusive` is asked for where nothing heeds it.
             TooManyRequests: the principal has as many intents as it may have.
+            Forbidden: the intent of this id has ended.
         """
         claims: list[Claim] = []
         fences: dict[str, int] = {}
@@ -127,7 +128,10 @@ class Intents:
                 book.overtake(uuid, fence, now_ms)
             return _seen(book, book.declare(wanted, now_ms))
 
-        return await self._store.ask(ask)
+        found = await self._store.ask(ask)
+        if not found.intent.live:  # declared under this id before, and over
+            raise fenced(found.intent)
+        return found
 
     async def renew(self, principal: Principal, id_: str, ttl_ms: int | None = None) -> Seen:
         """Let an intent live on. Raises `Forbidden` (``intent.fenced``) where it has ended, and `NotFound`."""
@@ -165,24 +169,29 @@ class Intents:
         """All that are held or wait, in the order in which they were declared."""
         return await self._store.ask(lambda book, now_ms: [each for each in book.live() if now_ms < each.expires_ms])
 
-    async def wait(self, principal: Principal, id_: str, wait_s: float, *, seen: int = 0) -> Seen:
-        """One's intent, as soon as it does not wait any more, or has more warnings than were `seen`; at the latest
-        after `wait_s`. While it is waited for it lives.
+    async def wait(
+        self, principal: Principal, id_: str, wait_s: float, *, seen: int = 0, known: State | None = None
+    ) -> Seen:
+        """One's intent, as soon as it is something else than the caller knows, or has more warnings than were `seen`.
+
+        It comes after `wait_s` at the latest. While an intent that is in line is asked for, it lives.
+
+        Args:
+            known: its state; None: as it is found first.
 
         Raises:
             NotFound: the principal has none of that id.
             TooManyRequests: too many requests of the principal wait.
         """
         began_s = self._ambient.monotonic_s()
-        first: State | None = None
         async with self._place(principal):
             while True:
                 moved = self._store.moved()
                 found = await self._store.ask(lambda book, now_ms: _kept_alive(book, id_, principal.name, now_ms))
                 intent = found.intent
-                first = first or intent.state
+                known = known or intent.state
                 left_s = wait_s - (self._ambient.monotonic_s() - began_s)
-                over = left_s <= 0 or intent.state is not first or not intent.live or self._closing.is_set()
+                over = left_s <= 0 or intent.state is not known or not intent.live or self._closing.is_set()
                 if over or len(found.warnings) > seen:
                     return found
                 nap_s = min(left_s, intent.ttl_ms / 3000) if intent.state is State.QUEUED else left_s
