@@ -279,6 +279,7 @@ def test_a_tower_hears_what_another_one_has_granted(tmp_path: Path) -> None:
 def test_nothing_is_known_after_an_error_and_all_is_read_again(tmp_path: Path, how: str) -> None:
     async def scenario() -> None:
         tower = opened(tmp_path / "control.db")
+        await tower.store.ask(lambda book, now_ms: None)
         tower.fails = how
         with pytest.raises(Unavailable) as failed:
             await tower.store.ask(lambda book, now_ms: book.declare(wanted("a"), now_ms))

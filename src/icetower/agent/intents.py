@@ -79,6 +79,7 @@ class Lease:
 
     Attributes:
         id, fence: what a commit says to be known as its.
+        until_s: when it has ended unless it was renewed, by the agent's own monotonic clock.
         warnings: commits of others that have landed in its rows, as they came.
         lost: why it is held no more; None while it is, as far as is known.
     """
@@ -87,6 +88,7 @@ class Lease:
     fence: int
     ttl_s: float
     expires_ms: int
+    until_s: float = 0.0
     warnings: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
     lost: IcetowerError | None = None
 
@@ -154,7 +156,8 @@ class Holder:
                     next_step="wait_until",
                 )
             answer = yield from self.look(id_, min(WAIT_S, left_s), 0, "queued")
-        lease = Lease(id_, int(answer["fence"] or 0), float(answer["ttl_s"]), int(answer["expires_ms"]))
+        ttl_s = float(answer["ttl_s"])
+        lease = Lease(id_, int(answer["fence"] or 0), ttl_s, int(answer["expires_ms"]), clock_s() + ttl_s)
         lease.take(answer, None)
         lease.check()
         return lease
@@ -165,11 +168,13 @@ class Holder:
             answer = yield from self.look(lease.id, min(WAIT_S, lease.ttl_s / 3), len(lease.warnings), "held")
             lease.take(answer, heard)
             if lease.lost is None:
+                asked_s = self._patience.ambient.monotonic_s()
                 lease.take((yield from self._asker.json("POST", f"{_of(lease.id)}/renew", body={})), heard)
+                lease.until_s = asked_s + lease.ttl_s
         except (Forbidden, NotFound) as refusal:
             lease.lost = refusal
         except IcetowerError:  # the tower is away: the lease lives until its time has passed
-            if self._patience.ambient.now_ms() >= lease.expires_ms + 1000 * lease.ttl_s:
+            if self._patience.ambient.monotonic_s() >= lease.until_s:
                 lease.lost = Unavailable(f"no tower has answered for as long as intent {lease.id} may live")
             yield Pause(min(TRIED_AGAIN_S, lease.ttl_s / 6))
 

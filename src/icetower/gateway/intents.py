@@ -72,7 +72,7 @@ class IntentRoutes:
         return json_response(_to_json(seen), 202 if seen.intent.state is State.QUEUED else 201)
 
     async def show(self, call: Call) -> Response:
-        """`?wait_s= &state= &seen=`: an intent; after a wait, once there is news of it, or more warnings than were `seen`."""
+        """`?wait_s= &state= &seen=`: an intent, once there is news of it, or at the end of the wait."""
         id_, wait_s = str(call.request.path_params["intent"]), _seconds(call)
         async with self._place(call):
             seen = await self._intents.find(call.principal, id_)
