@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from typing import Any
 
@@ -20,13 +21,13 @@ from icetower.intents.regions import EVERYTHING
 from icetower.protocol.marks import INTENT, INTENT_FENCE
 from icetower.protocol.snapshots import Snapshot
 from icetower.protocol.updates import Updates
-from tests.intents.world import TABLE, Table, append, box, claim, wanted
+from tests.intents.world import BUCKET, TABLE, Table, append, box, claim, numbers, wanted
 
 NOW = 1_000_000
 
 
 def commit(
-    *places: tuple[int, int],
+    *places: tuple[int, ...],
     principal: str = "ann",
     operation: str = "overwrite",
     summary: dict[str, str] | None = None,
@@ -215,6 +216,43 @@ def test_what_is_intended_is_held_against_others() -> None:
     assert ask(ADVISORY, (1, 0), required=True) == "intent.held"
     assert ask(REQUIRED, (1, 0), frozenset({"append"})) == "intent.held"
     assert ask(REQUIRED, (1, 0), frozenset({"append"}), blind=True) is None
+
+
+def with_bounds(member: Admitted, low: int, high: int, nulls: int | None = 0) -> Admitted:
+    """The commit, whose files have values of `bucket` between two, and so many nulls; None: nobody says."""
+    record: dict[str, Any] = {
+        "value_counts": [{"key": 2, "value": 10}],
+        "lower_bounds": [{"key": 2, "value": struct.pack("<i", low)}],
+        "upper_bounds": [{"key": 2, "value": struct.pack("<i", high)}],
+    }
+    if nulls is not None:
+        record["null_value_counts"] = [{"key": 2, "value": nulls}]
+    change = member.changes[0]
+    added = tuple(replace(each, file=replace(each.file, record=record)) for each in change.added)
+    return replace(member, changes=(replace(change, added=added),))
+
+
+BOUNDED = [
+    # the values of a column in the file, whether it comes into rows that are held by a filter on that column
+    ((0, 3), False),
+    ((4, 9), True),
+    ((0, 5), True),
+    ((9, 9), True),
+    ((10, 12), False),
+]
+
+
+@pytest.mark.parametrize(("values", "meets"), BOUNDED)
+def test_statistics_tell_where_no_partition_does(values: tuple[int, int], meets: bool) -> None:
+    """A table by day, and an intent on a column beside it: `bucket` from 5 up to 9."""
+    by_day = Table(required=True, fields=1)
+    book = Book()
+    book.begin()
+    book.declare(wanted("b", claim({BUCKET: numbers(range(4, 10))}), principal="bob"), NOW)
+    append_ = commit((0,), operation="append")
+    assert verdict(book, with_bounds(append_, *values), by_day) == ("intent.held" if meets else None)
+    assert verdict(book, with_bounds(append_, *values, nulls=None), by_day) == ("intent.held" if meets else None)
+    assert verdict(book, append_, by_day) == "intent.held"
 
 
 def test_what_a_commit_touches() -> None:

@@ -122,11 +122,16 @@ def require_fair(intents: Iterable[Intent]) -> None:
 
 @dataclass
 class Table:
-    """A table with one partition for each cell: its properties, and what has landed, in order."""
+    """A table with one partition for each cell: its properties, and what has landed, in order.
+
+    Attributes:
+        fields: of its spec; 1: it is partitioned by day alone.
+    """
 
     required: bool = False
     uuid: str = "t"
     fence: int = 0
+    fields: int = 2
     landed: list[tuple[str, int, Cells]] = field(default_factory=list[tuple[str, int, Cells]])
 
     @property
@@ -155,7 +160,7 @@ class Table:
                     "fields": [
                         {"name": "day", "transform": "identity", "source-id": 1, "field-id": 1000},
                         {"name": "bucket", "transform": "identity", "source-id": 2, "field-id": 1001},
-                    ],
+                    ][: self.fields],
                 }
             ],
         }

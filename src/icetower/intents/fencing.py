@@ -25,10 +25,12 @@ from icetower.admission.read_scope import ReadScope
 from icetower.contracts.boxes import Box
 from icetower.contracts.model import FILE_OPERATIONS, IMPLIED, REQUIRED, Operation
 from icetower.errors import CommitConflict, Forbidden, IcetowerError
+from icetower.iceberg.change import Touched
 from icetower.iceberg.partitions import PartitionSpec, known_specs, partition_key
+from icetower.iceberg.records import DATA
 from icetower.iceberg.validation import Level
 from icetower.intents.book import APPEND, Book, Claim, Intent, fenced, held_text
-from icetower.intents.regions import EVERYTHING, Boxes, box_of_partition, inside, meet
+from icetower.intents.regions import EVERYTHING, Boxes, box_of_partition, inside, meet, narrowed
 from icetower.intents.store import Store
 from icetower.protocol.marks import BLIND_APPENDS, INTENT, INTENT_FENCE, INTENTS, INTENTS_FENCE
 from icetower.protocol.names import Identifier
@@ -39,6 +41,8 @@ Member = Admitted | AdmittedAppend | AdmittedFence
 M = TypeVar("M", Admitted, AdmittedAppend)
 
 BRANCH = "main"
+FILES_MAX = 2_000
+"""Of a commit with more files, statistics are not looked at."""
 
 
 class Fencing:
@@ -124,6 +128,8 @@ def judged(book: Book, now_ms: int, member: Admitted | AdmittedAppend, metadata:
     if not operations:
         return None
     near = [intent for intent in book.near(uuid, boxes) if intent.holds(now_ms)]
+    if near:
+        boxes = finer(member, metadata, boxes, [claim for each in near for claim in each.claims_on(uuid)])
     own = _own(book, now_ms, member, uuid, named, near, boxes, operations)
     required = member.intents_required or properties.get(INTENTS) == REQUIRED
     if required:
@@ -270,6 +276,39 @@ def touched(member: Admitted | AdmittedAppend, metadata: JSON) -> tuple[Boxes, f
     files = (each for change in member.changes for each in (*change.added, *change.removed))
     operations = frozenset(each.value for each in member.operations & FILE_OPERATIONS)
     return _boxes(((each.spec_id, each.file.partition) for each in files), specs), operations
+
+
+def finer(member: Admitted | AdmittedAppend, metadata: JSON, boxes: Boxes, claims: Sequence[Claim]) -> Boxes:
+    """The rows that a commit touches, by the statistics of its data files where claims go by columns that no partition
+    tells of.
+
+    Args:
+        boxes: the same by their partitions.
+    """
+    files = _data_files(member)
+    if files is None or not 0 < len(files) <= FILES_MAX or boxes == ():
+        return boxes
+    axes = {axis for claim in claims for box in claim.boxes for axis in box}
+    if all(axes <= box.keys() for box in boxes):
+        return boxes
+    specs = known_specs(metadata)
+    found: list[Box] = []
+    for touched_ in files:
+        spec = specs.get(touched_.spec_id)
+        box = {} if spec is None else box_of_partition(spec, touched_.file.partition)
+        found.append(narrowed(box, touched_.file, axes))
+    return tuple(found)
+
+
+def _data_files(member: Admitted | AdmittedAppend) -> Sequence[Touched] | None:
+    """The data files that a commit adds and removes; None where it does more, or they are not made yet."""
+    if isinstance(member, AdmittedAppend):
+        return member.files if member.rows is None else None
+    own = {change.snapshot.id for change in member.changes}
+    files = [each for change in member.changes for each in (*change.added, *change.removed)]
+    if any(each.file.content != DATA for each in files):
+        return None
+    return files if all(snapshot in own for ref, snapshot in member.updates.moves if ref == BRANCH) else None
 
 
 def _boxes(places: Iterable[tuple[int, tuple[Any, ...]]], specs: Mapping[int, PartitionSpec]) -> Boxes:

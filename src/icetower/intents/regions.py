@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -33,11 +34,15 @@ from icetower.contracts.regions import Extent, Range, Region, Values
 from icetower.contracts.slots import Turn
 from icetower.contracts.terms import Layout, parse_term
 from icetower.contracts.values import NotUnderstood
-from icetower.errors import BadRequest
+from icetower.errors import BadRequest, ValidationFailed
 from icetower.iceberg.expressions import Always, And, Bound, Expression, Or, bind, columns_of, from_json, rewrite_not
+from icetower.iceberg.metrics import metrics_of
 from icetower.iceberg.partitions import PartitionField, PartitionSpec, spec_of
+from icetower.iceberg.records import DataFile
 
 JSON = Mapping[str, Any]
+Axis = tuple[int, str, str]
+"""Column, transform, type."""
 Boxes = tuple[Box, ...]
 
 EVERYTHING: Boxes = ({},)
@@ -90,7 +95,7 @@ def _box(region: Region, metadata: JSON, now_ms: int) -> Box | None:
     return {axis_of(axis.field): spans for axis, spans in box.items()}
 
 
-def axis_of(field: PartitionField) -> tuple[int, str, str]:
+def axis_of(field: PartitionField) -> Axis:
     """By what boxes name the axis of a field."""
     return field.source_id, field.transform, field.source_type
 
@@ -236,7 +241,7 @@ def box_of_partition(spec: PartitionSpec, partition: Sequence[Any]) -> Box:
     return box
 
 
-def _of_value(field: PartitionField, raw: Any) -> tuple[tuple[int, str, str], Spans]:
+def _of_value(field: PartitionField, raw: Any) -> tuple[Axis, Spans]:
     buckets = field.transform.startswith("bucket[")
     axis = axis_of(field) if buckets else (field.source_id, "identity", field.source_type)
     if raw is None:
@@ -256,6 +261,29 @@ def _of_value(field: PartitionField, raw: Any) -> tuple[tuple[int, str, str], Sp
 
 def _later(cut: Cut, by: int) -> Cut:
     return before(cut[1] + by) if cut[0] == 0 and isinstance(cut[1], int) and cut[1] <= 0 else cut
+
+
+def narrowed(box: Box, file: DataFile, axes: Iterable[Axis]) -> Box:
+    """The rows of a data file, as its statistics bound them along some columns; `box`: what its partition may hold.
+
+    As partitions are, statistics are believed.
+    """
+    found: dict[Any, Spans] = dict(box)
+    metrics = metrics_of(file)
+    for axis in axes:
+        column, transform, kind = axis
+        if axis in box or transform != "identity" or kind not in (*_ORDERED, *_TEXT_TYPES):
+            continue
+        try:
+            lower, upper = metrics.lower(column, kind), metrics.upper(column, kind)
+        except ValidationFailed:
+            continue
+        nulls = metrics.may_have_nulls(column)
+        if lower is not None and upper is not None:
+            found[axis] = replace(span(before(lower), _above(upper)), null=nulls)
+        elif metrics.only_nulls(column):
+            found[axis] = Spans((), null=True)
+    return found
 
 
 # ── Boxes as text ────────────────────────────────────────────────────────────────────────────────────────────────────

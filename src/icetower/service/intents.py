@@ -20,7 +20,7 @@ from icetower.contracts.model import REQUIRED, Operation, Rule
 from icetower.contracts.regions import Region
 from icetower.errors import BadRequest, ContractViolation, IcetowerError, TooManyRequests
 from icetower.intents.book import Book, Claim, End, Intent, State, Wanted, fenced, refused_for
-from icetower.intents.fencing import Fencing, check_intended, fence_of, hinders, touched
+from icetower.intents.fencing import Fencing, check_intended, fence_of, finer, hinders, touched
 from icetower.intents.regions import EVERYTHING, Boxes, boxes_of_filter, boxes_of_regions, boxes_of_rules, inside
 from icetower.intents.store import Store
 from icetower.protocol.marks import INTENTS
@@ -256,11 +256,12 @@ class Intents:
 
         def ask(book: Book, now_ms: int) -> int:
             text = json.dumps({**warning, "at-ms": now_ms})
-            near = (each for each in book.near(uuid, boxes) if each.id != own and each.holds(now_ms))
+            near = [each for each in book.near(uuid, boxes) if each.id != own and each.holds(now_ms)]
+            exactly = finer(member, metadata, boxes, [claim for each in near for claim in each.claims_on(uuid)])
             hit = [
                 each
                 for each in near
-                if any(hinders(claim, boxes, operations, blind=False) for claim in each.claims_on(uuid))
+                if any(hinders(claim, exactly, operations, blind=False) for claim in each.claims_on(uuid))
             ]
             for intent in hit:
                 book.warn(intent.id, text)
