@@ -13,6 +13,7 @@ import pytest
 
 from icetower.admission.shadow import ShadowRecorder
 from icetower.ambient import SystemAmbient
+from icetower.contracts.document import load
 from icetower.contracts.model import Operation
 from icetower.database import Database, sqlite_url
 from icetower.errors import BadRequest, Conflict, ContractViolation, Forbidden, TooManyRequests
@@ -23,7 +24,6 @@ from icetower.intents.store import Store
 from icetower.registry.principals import Principal, administrator
 from icetower.service import intents as service
 from icetower.service.intents import Intents, Wish
-from tests.gateway.test_gate_order import bound
 from tests.intents.world import TABLE, Table, append, require_fair
 
 WITHIN_S = 60
@@ -199,9 +199,8 @@ def test_so_many_requests_of_a_principal_may_wait(tmp_path: Path, monkeypatch: p
 
 def test_an_administrator_breaks_a_lease_and_nobody_else(tmp_path: Path) -> None:
     async def story(towers: Towers) -> None:
-        owner = bound(
-            "version: 1\nagent: bob\ntables:\n- table: ns.t\n  operations: [overwrite]\n  partitions: [{day: [1]}]\n"
-        )
+        text = "version: 1\nagent: bob\ntables: [{table: ns.t, operations: [overwrite], partitions: [{day: [1]}]}]\n"
+        owner = Principal("bob", load(text, source="test"), 1)
         held = await towers.declare(0, owner)  # all that it owns
         assert held.intent.claims[0].boxes != ({},)
         with pytest.raises(ContractViolation):
