@@ -180,7 +180,7 @@ async def gate(held: int, seconds: float) -> Figures:
 
 def _figures(part: str, held: int, took_s: list[float], whole_s: float) -> Figures:
     ordered = sorted(each * 1000 for each in took_s)
-    p50, p99 = percentile(ordered, 0.5) or 0.0, percentile(ordered, 0.99) or 0.0
+    p50, p99 = percentile(ordered, 50) or 0.0, percentile(ordered, 99) or 0.0
     return Figures(part, held, len(ordered) / whole_s, p50, p99, len(ordered))
 
 

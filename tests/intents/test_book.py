@@ -296,6 +296,7 @@ class Books(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Nobody waits for ever: without renewals all ends, and whoever comes then is served."""
+        self.book.settle(self.now)  # what a clock has written that has gone back since is taken back
         self.now += 100_000
         self.book.settle(self.now)
         assert self.book.live() == []
@@ -305,13 +306,13 @@ class Books(RuleBasedStateMachine):
 
 
 TestBooks = Books.TestCase
-TestBooks.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestBooks.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
 
 
 def test_many_wait_in_one_line_and_each_comes_once() -> None:
     dice = random.Random(7)
     book, order = opened(), list[str]()
-    for number in range(200):
+    for number in range(60):
         days = dice.sample(range(DAYS), 2)
         book.declare(wanted(str(number), claim(box(days)), principal=str(number)), NOW)
     while book.live():
@@ -321,5 +322,5 @@ def test_many_wait_in_one_line_and_each_comes_once() -> None:
         for each in held:
             book.end(each.id, End.RELEASED, NOW, "x")
         require_fair(book.live())
-    assert len(order) == 200
-    assert len(set(order)) == 200
+    assert len(order) == 60
+    assert len(set(order)) == 60

@@ -68,12 +68,21 @@ def wanted(id_: str, *claims: Claim, principal: str = "ann", ttl_ms: int = 10_00
 
 def cells(claims: Sequence[Claim]) -> Cells:
     """The cells of some claims, found by asking of each cell whether it is inside."""
-    return frozenset(
-        (each.uuid, day, bucket)
-        for each in claims
-        for day, bucket in product(range(DAYS), range(BUCKETS))
-        if any(_inside(one, day, bucket) for one in each.boxes)
-    )
+    return frozenset[tuple[str, int, int]]().union(*map(_cells, claims))
+
+
+def _cells(each: Claim) -> Cells:
+    name = each.uuid, each.said
+    if name not in _KNOWN:
+        _KNOWN[name] = frozenset(
+            (each.uuid, day, bucket)
+            for day, bucket in product(range(DAYS), range(BUCKETS))
+            if any(_inside(one, day, bucket) for one in each.boxes)
+        )
+    return _KNOWN[name]
+
+
+_KNOWN: dict[tuple[str, str], Cells] = {}
 
 
 def _inside(one: Box, day: int, bucket: int) -> bool:
@@ -87,7 +96,9 @@ def _inside(one: Box, day: int, bucket: int) -> bool:
 def conflict(one: Sequence[Claim], other: Sequence[Claim]) -> bool:
     """The rule itself, cell by cell: the same cell, unless both only append to it, and neither wants it for itself."""
     return any(
-        cells([left]) & cells([right]) and not (_shares(left) and _shares(right)) for left in one for right in other
+        not (_shares(left) and _shares(right)) and not _cells(left).isdisjoint(_cells(right))
+        for left in one
+        for right in other
     )
 
 

@@ -217,7 +217,10 @@ def test_a_rewriter_under_an_exclusive_intent_is_not_sent_back(strict: Shop) -> 
     assert "rebased" in strict.tower.outcomes(strict.name)
 
 
-def test_what_came_before_the_grant_still_refuses_a_rewriter(strict: Shop) -> None:
+def test_what_came_before_the_grant_still_refuses_a_rewriter(
+    tower: TowerProcess, catalog: Catalog, namespace: str
+) -> None:
+    strict = Shop(tower, catalog, namespace, **REQUIRED, **{"commit.retry.num-retries": "0"})
     strict.table("bob").append(rows("eu", 1, 2, 3))
     stale = strict.table("ann")
     transaction = stale.transaction()

@@ -114,9 +114,10 @@ class Lease:
                 rule="intent.fenced",
                 next_step="fix_request",
             )
-        for each in new if heard is not None else ():
+        for each in new:
             try:
-                heard(each)
+                if heard is not None:
+                    heard(each)
             except Exception:  # the lease is kept, whatever is made of its warnings
                 log.exception("what was to be done about a warning of intent %s has failed", self.id)
 

@@ -25,7 +25,7 @@ from icetower.errors import Conflict, Forbidden, KeyMisused, NotFound, TooManyRe
 from icetower.intents.occupied import Occupied
 from icetower.intents.regions import meet
 
-APPEND = "append"
+APPENDS = frozenset({"append"})
 OF_PRINCIPAL_MAX = 1_000
 """Intents that one principal has at once, those that wait included."""
 HELD_MAX_MS = 6 * 3600 * 1000
@@ -85,7 +85,7 @@ class Claim:
     @property
     def shares(self) -> bool:
         """Whether others may append beside it."""
-        return self.operations == {APPEND} and not self.exclusive
+        return self.operations == APPENDS and not self.exclusive
 
     def conflicts(self, other: Claim) -> bool:
         """Whether only one of the two may be held."""
@@ -315,7 +315,12 @@ class Book:
         intent = self.find(id_)
         if intent is None:
             raise no_intent(id_)
-        return self._end(intent, end, now_ms, by) if intent.live else intent
+        if not intent.live:
+            return intent
+        freed: set[str] = set()
+        ended = self._end(intent, end, now_ms, by, freed)
+        self._grant_freed(freed, now_ms)
+        return ended
 
     def settle(self, now_ms: int) -> None:
         """End what has not been renewed in time, and grant what waited for it.
@@ -327,8 +332,11 @@ class Book:
                 granted_ms = None if intent.granted_ms is None else min(intent.granted_ms, now_ms)
                 self._change(replace(intent, renewed_ms=now_ms, granted_ms=granted_ms))
             self._latest_ms = now_ms + SKEW_MS_MAX
+        freed: set[str] = set()
         while (due_ms := self.due_ms()) is not None and due_ms <= now_ms:
-            self._end(self._live[self._due[0][1]], End.EXPIRED, now_ms, "")
+            self._end(self._live[self._due[0][1]], End.EXPIRED, now_ms, "", freed)
+        # Once all have ended: a waiter that nobody has asked for is not let in by what ends beside it.
+        self._grant_freed(freed, now_ms)
 
     def overtake(self, uuid: str, fence: int, now_ms: int) -> None:
         """A table knows of a fence that was not given here: all intents on it end, and the counter goes above it."""
@@ -337,12 +345,10 @@ class Book:
         self._draft.granted.setdefault(uuid, self.granted.get(uuid))
         self.granted[uuid] = fence
         self.fence = max(self.fence, fence)
+        freed: set[str] = set()
         for intent in [each for each in self.live() if each.claims_on(uuid)]:
-            if self._live.get(intent.id) is not None:
-                self._end(self._live[intent.id], End.OVERTAKEN, now_ms, "", grants=False)
-        for intent in self.live():
-            if intent.state is State.QUEUED and not self._blockers.get(intent.id):
-                self._grant(intent, now_ms)
+            self._end(intent, End.OVERTAKEN, now_ms, "", freed)
+        self._grant_freed(freed, now_ms)
 
     def warn(self, id_: str, warning: str) -> None:
         """Note, for its holder, what has happened to the rows of a live intent."""
@@ -442,13 +448,16 @@ class Book:
             self.granted[uuid] = self.fence
         self._change(replace(intent, state=State.HELD, fence=self.fence, granted_ms=now_ms, renewed_ms=now_ms))
 
-    def _end(self, intent: Intent, end: End, now_ms: int, by: str, *, grants: bool = True) -> Intent:
-        waiting = set(self._blocks.get(intent.id, ()))
-        ended = self._change(replace(intent, state=State.ENDED, ended=end, ended_ms=now_ms, ended_by=by))
-        ready = (self._live[id_] for id_ in waiting if not self._blockers.get(id_)) if grants else ()
+    def _end(self, intent: Intent, end: End, now_ms: int, by: str, freed: set[str]) -> Intent:
+        """End an intent. `freed`: gets those that wait for it."""
+        freed |= self._blocks.get(intent.id, set())
+        return self._change(replace(intent, state=State.ENDED, ended=end, ended_ms=now_ms, ended_by=by))
+
+    def _grant_freed(self, freed: Iterable[str], now_ms: int) -> None:
+        """Grant those that wait for nobody any more."""
+        ready = (self._live[id_] for id_ in freed if id_ in self._live and not self._blockers.get(id_))
         for each in sorted(ready, key=lambda waiter: waiter.number):
             self._grant(each, now_ms)
-        return ended
 
     def _change(self, intent: Intent) -> Intent:
         """An intent is from now on as this one says."""

@@ -29,7 +29,7 @@ from icetower.iceberg.change import Touched
 from icetower.iceberg.partitions import PartitionSpec, known_specs, partition_key
 from icetower.iceberg.records import DATA
 from icetower.iceberg.validation import Level
-from icetower.intents.book import APPEND, Book, Claim, Intent, fenced, held_text
+from icetower.intents.book import APPENDS, Book, Claim, Intent, fenced, held_text
 from icetower.intents.regions import EVERYTHING, Boxes, box_of_partition, inside, meet, narrowed
 from icetower.intents.store import Store
 from icetower.protocol.marks import BLIND_APPENDS, INTENT, INTENT_FENCE, INTENTS, INTENTS_FENCE
@@ -234,7 +234,7 @@ def _check_free(
 
 def hinders(claim: Claim, boxes: Boxes, operations: frozenset[str], *, blind: bool) -> bool:
     """Whether a commit does something to the rows of a claim that is its holder's alone."""
-    appends = operations == {APPEND}
+    appends = operations == APPENDS
     if appends and (claim.shares or (blind and not claim.exclusive)):
         return False
     return meet(claim.boxes, boxes)
@@ -265,7 +265,7 @@ def touched(member: Admitted | AdmittedAppend, metadata: JSON) -> tuple[Boxes, f
     """The rows of ``main`` that a commit touches, and what it does to them; nothing of another branch."""
     if isinstance(member, AdmittedAppend):
         places = member.places if member.ref == BRANCH else ()
-        return _boxes(places, known_specs(metadata)), frozenset({APPEND} if member.ref == BRANCH else ())
+        return _boxes(places, known_specs(metadata)), APPENDS if member.ref == BRANCH else frozenset[str]()
     moves = [snapshot for ref, snapshot in member.updates.moves if ref == BRANCH]
     if not moves and BRANCH not in member.updates.removed_refs:
         return (), frozenset()

@@ -119,7 +119,7 @@ class Store:
                     await self._answer(group)
                 except Exception as error:  # noqa: BLE001 - it is theirs who wait
                     for each in group:
-                        _settle(each, error)
+                        _settle(each, _Raised(error))
                 finally:
                     for each in group:
                         each.answer.cancel()  # only where this task itself was: nobody waits for ever
@@ -214,18 +214,25 @@ class Store:
             return  # the next time
 
 
-def _asked(ask: Ask[T], book: Book, now_ms: int) -> T | IcetowerError:
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """What was raised in place of an answer."""
+
+    error: BaseException
+
+
+def _asked(ask: Ask[T], book: Book, now_ms: int) -> T | _Raised:
     try:
         return ask(book, now_ms)
     except IcetowerError as error:
-        return error
+        return _Raised(error)
 
 
 def _settle(waiting: _Waiting[Any], answer: Any) -> None:
     if waiting.answer.done():
         return
-    if isinstance(answer, BaseException):
-        waiting.answer.set_exception(answer)
+    if isinstance(answer, _Raised):
+        waiting.answer.set_exception(answer.error)
         waiting.answer.exception()  # whoever has gone away reads it no more
     else:
         waiting.answer.set_result(answer)
