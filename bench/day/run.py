@@ -263,8 +263,7 @@ class Jobs:
             elif event.to_json()["status"] == "failed":
                 self._failed(event.to_json()["rule"])
 
-        session = private_session(self.spark)
-        Follower(session, lambda: [self.mediation], on, every_s=MEDIATE_EVERY_S).follow(self.stop.wait)
+        Follower(self.spark, lambda: [self.mediation], on, every_s=MEDIATE_EVERY_S).follow(self.stop.wait)
 
     def _maintain(self) -> None:
         def on(report: Report) -> None:

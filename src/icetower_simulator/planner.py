@@ -227,7 +227,7 @@ def candidates(workload: Workload) -> list[Candidate]:
         found.insert(1, Candidate("isolated", "the same, in partitions of their own", {}))
     if workload.appends == 1:
         found.append(
-            Candidate("appends", "Icetower's fast path: named files, one snapshot per group", {"pattern": "appends"})
+            Candidate("appends", "rows, or named files, that the tower commits as one snapshot", {"pattern": "appends"})
         )
     found.append(Candidate("wal", "rows go into a log, and a mediator merges them", {"pattern": "wal"}))
     found.append(
@@ -416,7 +416,7 @@ _NOTES: Mapping[str, str] = {
     "isolated": "each agent owns partitions; the swap of the table is still shared",
     "lock": "the lock is for your scheduler to hold: commits of one agent at a time",
     "group": "commits by its own client; the tower rebases and groups them",
-    "appends": "rows by the fast path: Tower.append names files, a group becomes one snapshot",
+    "appends": "agents send rows (icetower.Agent) or name files (Tower.append); a group becomes one snapshot",
     "slots": "each agent commits in its turn, by the tower's clock (docs/contracts.md, Slots)",
     "wal": "rows come through the write-ahead log alone; run `icetower mediate` at regular intervals",
     "collector": "change rows come through the delta table alone; run `icetower collect` at regular intervals",

@@ -234,6 +234,7 @@ def test_write_location_is_told_to_those_who_write_and_are_held_to_it() -> None:
 FILES = """\
 file:///data/prices/agent-1/x.parquet           -
 file:/data/prices/agent-1/day=1/x.parquet       -
+file:///data/prices/-rows/x.parquet            -
 file:///data/prices/agent-10/x.parquet          refresh
 file:///data/prices/x.parquet                   refresh
 file:///w/pricing/prices/data/x.parquet         refresh

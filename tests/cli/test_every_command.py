@@ -75,6 +75,7 @@ OVER_THE_WIRE = {
     ("leases", "list"): (),
     ("leases", "break"): ("01a1fe03-73b8-78ac-b3d5-6bcc4d844630",),
     ("landed",): ("shop.sales", "--key", "k"),
+    ("send",): ("shop.sales", "rows.json", "--key", "k"),
     ("bypasses",): (),
     ("forget",): ("p-4711",),
     ("tables", "show"): ("a.b",),
@@ -106,6 +107,7 @@ OVER_THE_WIRE = {
 @pytest.mark.parametrize("words", OVER_THE_WIRE, ids=" ".join)
 def test_a_tower_that_is_not_there(run: Run, tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "c.yaml").write_text(CONTRACT)
+    (tmp_path / "rows.json").write_text('[{"a": 1}]')
     uri = f"http://127.0.0.1:{refused_port()}"
     status, _, err = run(*words, *OVER_THE_WIRE[words], "--uri", uri)
     assert status == 1

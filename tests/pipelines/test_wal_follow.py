@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 
 from icetower.errors import BadRequest, UpstreamFailed
 from icetower.pipelines import wal_follow
-from icetower.pipelines.tables import iceberg_table, load_metadata
+from icetower.pipelines.tables import iceberg_table, load_metadata, private_session
 from icetower.pipelines.wal_follow import Failure, Follower
 from icetower.pipelines.wal_logs import Logs
-from icetower.pipelines.wal_mediator import Job, Mediation
+from icetower.pipelines.wal_mediator import Job, Mediation, mediate
 from icetower.pipelines.wal_pruning import Pruned, prune, removals_since
 from tests.pipelines.wal_world import Crash, World, crash_at
 
@@ -298,3 +298,22 @@ def test_following_again_after_a_kill_goes_on_from_the_target(world: World) -> N
     assert [(each.applied, len(each.settled)) for each in heard] == [(1, 1)]
     assert world.ids() == [1, 2]
     assert iceberg_table(world.spark, world.target).currentSnapshot().snapshotId() == heard[0].committed_snapshot
+
+
+def test_one_session_serves_all_batches_and_what_runs_on_does_not_fill_the_heap(world: World) -> None:
+    """A session is never freed, for its catalog has a thread that refers to it: one a batch, and Spark dies of it."""
+    sessions: list[SparkSession] = []
+
+    def work(session: SparkSession, job: Job, **options: Any) -> Mediation:
+        sessions.append(session)
+        return mediate(session, job, **options)
+
+    rounds = Rounds(*(lambda at=at: world.append((at, 1, f"k{at}", "web")) for at in (1, 2, 3)))
+    Follower(world.spark, lambda: [world.job], lambda _: None, work=work).follow(rounds)
+    assert world.ids() == [1, 2, 3]
+    assert len(sessions) >= 3
+    assert len({id(each) for each in sessions}) == 1
+    assert sessions[0] is not world.spark
+    assert private_session(sessions[0]) is sessions[0]
+    assert private_session(world.spark) is not private_session(world.spark)
+    assert sessions[0].conf.get("spark.sql.iceberg.vectorization.enabled") == "false"

@@ -239,3 +239,32 @@ def test_nan_and_infinity_come_by_arrow_alone() -> None:
 def test_a_column_twice_is_refused() -> None:
     table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["l", "l"])
     assert refused(arrow_request(table), ALL).rule == "rows.columns"
+
+
+UPSERTED = metadata(
+    [
+        column(1, "id", "int", required=True),
+        column(2, "price", "int"),
+        column(3, "_operation", "string"),
+        column(4, "_idempotency_key", "string"),
+    ]
+)
+
+
+def test_rows_that_replace_others_name_every_column() -> None:
+    """A column that is left out would become null, or its default: nobody has said that."""
+    said: dict[str, Any] = {"whole": True, "filled": {"_operation": "upsert"}, "key": "k"}
+    assert [row["price"] for row in rows_of(request({"id": 1, "price": None}), UPSERTED, **said)] == [None]
+    error = refused(request({"id": 1, "price": 1}, {"id": 2}), UPSERTED, **said)
+    assert error.rule == "rows.values"
+    assert "row 2, column price: it is left out, and an upsert replaces whole rows" in error.message
+    deletes = request({"id": 1, "_operation": "delete"}, {"id": 2, "price": 2})
+    assert len(rows_of(deletes, UPSERTED, **said)) == 2
+    bare = pa.table({"id": pa.array([1], pa.int32())})
+    error = refused(arrow_request(bare), UPSERTED, **said)
+    assert error.rule == "rows.columns"
+    assert "the column price is left out" in error.message
+    marked = bare.append_column("_operation", pa.array(["delete"]))
+    assert len(rows_of(arrow_request(marked), UPSERTED, **said)) == 1
+    assert refused(arrow_request(marked.set_column(1, "_operation", pa.array(["upsert"]))), UPSERTED, **said).rule
+    assert len(rows_of(request({"id": 1}), UPSERTED, key="k")) == 1

@@ -211,12 +211,16 @@ def test_rows_at_the_door_go_the_contract_s_way(tower: ClockedTower) -> None:
     for pattern, name in (("mediator", "door_wal"), ("collector", "door_deltas")):
         through = f"table: shop.{name}, operations: [append], partitions: [{{_agent: [d]}}]"
         agent.change(target + f"all, pattern: {pattern}", through)
-        sent = [send("door", {"item": 5}, {"item": 5}, operation="upsert", key=f"up-{name}") for _ in range(2)]
+        bare = send("door", {"item": 5}, operation="upsert", key=f"bare-{name}")["error"]
+        assert bare["rule"] == "rows.values"  # the others of its columns would have become null
+        assert "an upsert replaces whole rows; name it" in bare["message"]
+        row = {"item": 5, "price": None}
+        sent = [send("door", row, row, operation="upsert", key=f"up-{name}") for _ in range(2)]
         assert [(each["table"], each["outcome"]) for each in sent] == [
             (f"shop.{name}", "appended"),
             (f"shop.{name}", "replayed"),
         ]
-        forged = send("door", {"item": 6, "_agent": "somebody"}, operation="upsert")
+        forged = send("door", {"item": 6, "price": 1, "_agent": "somebody"}, operation="upsert")
         assert forged["error"]["rule"] == "contract.partitions"
         deleted = send("door", {"item": 5}, operation="delete", key=f"del-{name}")
         wanted = [("d", "upsert"), ("d", "upsert")]

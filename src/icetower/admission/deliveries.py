@@ -1,4 +1,4 @@
-"""By which way a principal's rows come into a table, and what is filled into them on it. Pure."""
+"""The way of a principal's rows into a table, and the columns that are filled in on it. Pure."""
 
 from __future__ import annotations
 
@@ -52,11 +52,13 @@ class Way:
     Attributes:
         table: the one that they are written to.
         filled: by column; a moment is in UTC.
+        whole: the rows take the place of those with the same keys, and must name every other column.
     """
 
     table: Identifier
     filled: dict[str, Any]
     _delivery: Delivery
+    whole: bool = False
 
     def with_slot(self, metadata: Any, now_ms: int) -> dict[str, Any]:
         """With the beginning of the slot that goes on, where the contract gives one by a column."""
@@ -97,7 +99,7 @@ def way_of_rows(principal: Principal, table: Identifier, act: Act, now_ms: int) 
         WRITTEN_COLUMN: filled[EVENT_TIME_COLUMN],
         CHANGE_COLUMN: "delete" if act is Act.DELETE else "upsert",
     }
-    return Way(through, filled, found)
+    return Way(through, filled, found, whole=act is Act.UPSERT)
 
 
 def _moment(ms: int) -> dt.datetime:

@@ -332,7 +332,7 @@ class Gate:
         now_ms = self._ambient.now_ms()
         filled = way.with_slot(head.metadata, now_ms)
         seed = request.seed or str(identity.key or identity.application or self._ambient.uuid4())
-        facts = RowsFacts(principal, table, head, request, identity, now_ms, filled, seed)
+        facts = RowsFacts(principal, table, head, request, identity, now_ms, filled, seed, way.whole)
         appends.check_table(facts)
         if request.size_bytes <= ON_LOOP_BYTES:
             sent = rows.read_rows(facts)

@@ -17,6 +17,7 @@ from icetower.iceberg.metadata import DATA_PATHS, data_location
 from icetower.paths import is_under
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
+from icetower.rows.encoding import ROWS_FOLDER
 from icetower.table.client_properties import effect_of
 
 JSON = Mapping[str, Any]
@@ -64,7 +65,11 @@ def check_files(principal: Principal, table: Identifier, metadata: JSON, paths: 
     """Raises `ContractViolation` for a file that is added outside of the table's places, and `Misplaced` for one that
     is in them, and not where the principal's own go."""
     roots = roots_of(metadata)
-    own = own_path(principal, table, metadata["location"], metadata.get("properties") or {})
+    properties: Mapping[str, str] = metadata.get("properties") or {}
+    own = own_path(principal, table, metadata["location"], properties)
+    # A file of rows is nobody's place: whose its rows are stands elsewhere. It is added once more where a commit that
+    # took it out is taken back.
+    towers = f"{data_location(metadata['location'], properties)}/{ROWS_FOLDER}"
     apart: str | None = None
     for path in paths:
         if not any(is_under(path, root) for root in roots):
@@ -75,7 +80,7 @@ def check_files(principal: Principal, table: Identifier, metadata: JSON, paths: 
                 files=(path,),
                 next_step="fix_request",
             )
-        if own is not None and apart is None and not is_under(path, own):
+        if own is not None and apart is None and not is_under(path, own) and not is_under(path, towers):
             apart = path
     if apart is not None:
         raise Misplaced(

@@ -47,6 +47,7 @@ class RowsFacts:
         now_ms: milliseconds since 1970.
         filled: what columns hold that the rows leave out.
         seed: of the keys of its rows; the same when it is sent again.
+        whole: the rows take the place of those with the same keys, and must name every column.
     """
 
     principal: Principal
@@ -57,6 +58,7 @@ class RowsFacts:
     now_ms: int
     filled: Mapping[str, Any] = field(default_factory=dict[str, Any])
     seed: str = ""
+    whole: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +81,7 @@ def read_rows(facts: RowsFacts) -> SentRows:
         ignores_unknown=_ignores_unknown(facts),
         filled=facts.filled,
         key=facts.seed,
+        whole=facts.whole,
     )
     batch = batch_of(block, spec_of(metadata, metadata["default-spec-id"]))
     return SentRows(**{each.name: getattr(facts, each.name) for each in fields(facts)}, batch=batch)
@@ -158,7 +161,7 @@ def _numbers(numbers: Sequence[int]) -> str:
 
 
 def _with_columns(contract: Contract, table: Identifier, layout: Layout, spec: PartitionSpec) -> PartitionSpec:
-    """A spec with the columns besides, as they are, that the contract's regions speak of; the same one each time."""
+    """A spec, and as identity fields the columns that the contract's regions name; the same object each time."""
     key = IdentityKey(contract, spec)
     found: PartitionSpec | None = layout.compiled.get(key)
     if found is None:

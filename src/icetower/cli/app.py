@@ -38,6 +38,7 @@ COMMANDS = {
     "commits": "commits:commits",
     "bypasses": "commits:bypasses",
     "forget": "commits:forget",
+    "send": "send:send",
     "landed": "landings:landed",
     "fence": "landings:fence",
     "tables": "declarations:tables",

@@ -89,7 +89,7 @@ from icetower.table.branches import cut_off, staged_or_rolled_back
 from icetower.table.fences import fenced, fenced_number, refusal_of_fenced
 from icetower.table.head import HeadState
 from icetower.table.keys import Keys
-from icetower.table.sinks import Mark, Place, told_by
+from icetower.table.sinks import Mark, Place, stated_by
 
 JSON = Mapping[str, Any]
 
@@ -353,7 +353,7 @@ def _by_name(identity: Identity, table: Table, ledger: _Ledger | None) -> Verdic
 
 def _by_mark(identity: Identity, mark: Mark, table: Table, ledger: _Ledger | None) -> Verdict | None:
     """By how far its sink is. None: it is new, as far as the table, or the ledger, tells."""
-    told = told_by(table.find, table.ref(identity.ref), mark)
+    told = stated_by(table.find, table.ref(identity.ref), mark)
     if not told:
         return None if ledger is None else _by_kept_mark(identity, mark, table, ledger)
     found = standing(mark, told, identity.ref, lambda snapshot: _has_read(identity, table, snapshot))

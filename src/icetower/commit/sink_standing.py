@@ -23,7 +23,7 @@ def standing(
     """The standing of a commit to what its branch tells of its sink.
 
     Args:
-        told: from `sinks.told_by`; not empty.
+        told: from `sinks.stated_by`; not empty.
         has_read: whether the commit was written on a version that has a snapshot in its history.
     """
     newest, last = told[0]

@@ -56,6 +56,12 @@ _LOCAL: Mapping[str, str] = {
     # Spark's 200 are for a cluster: with a batch of some thousand rows they take longer than the work itself.
     "spark.sql.shuffle.partitions": str(16 * (os.cpu_count() or 1)),
     "spark.ui.enabled": "false",
+    # Spark keeps what its pages would show: a thousand statements, of which one of ours takes 200 KB. A job that runs
+    # on for hours would fill the heap with them.
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.ui.retainedTasks": "1000",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }

@@ -70,17 +70,29 @@ def identifier(name: str) -> Identifier:
     return Identifier.parse(rest)
 
 
-def private_session(spark: SparkSession) -> SparkSession:
-    """A new session over the same context, whose settings and views other sessions do not see.
+_PRIVATE = "spark.icetower.private"
+"""The setting that marks a private session."""
 
-    So a snapshot property set around one statement cannot apply to another one (trap K3).
+
+def private_session(spark: SparkSession) -> SparkSession:
+    """A session over the same context, whose settings and views other sessions do not see; a private one itself.
+
+    So a snapshot property set around one statement cannot apply to another one (trap K3). One thread uses it at a time.
+
+    What runs on for long takes one private session for all of its turns, for none is ever freed: each has a catalog of
+    its own, whose thread for metrics inherits a reference to the session (apache/iceberg #16695).
     """
+    if spark.conf.get(_PRIVATE, None) is not None:
+        return spark
     session = spark.newSession()
     for name, value in spark.conf.getAll.items():
         if name.startswith("spark.sql.catalog."):
             session.conf.set(name, value)
+    session.conf.set(_PRIVATE, "true")
     session.conf.set("spark.sql.session.timeZone", "UTC")
     session.conf.set("spark.sql.ansi.enabled", "true")
+    # Iceberg's vectorised reader leaves an allocator behind for each file that it reads (apache/iceberg #13937).
+    session.conf.set("spark.sql.iceberg.vectorization.enabled", "false")
     return session
 
 

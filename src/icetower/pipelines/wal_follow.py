@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from icetower.ambient import Ambient, SystemAmbient
 from icetower.errors import IcetowerError
 from icetower.iceberg.metadata import current_snapshot_id
-from icetower.pipelines.tables import load_metadata
+from icetower.pipelines.tables import load_metadata, private_session
 from icetower.pipelines.wal_logs import Logs
 from icetower.pipelines.wal_mediator import Job, Mediation, mediate
 from icetower.pipelines.wal_pruning import Pruned, prune
@@ -60,7 +60,7 @@ class Follower:
     """Mediates jobs in turn, one batch of each.
 
     Args:
-        spark: the session of all jobs.
+        spark: the session of all jobs; a private one of it is used for all batches.
         jobs: called before each round, so that contracts that change count from the next one.
         on: hears of each batch, pruning and failure.
         every_s: the time between the beginnings of two rounds, if none of the jobs has more to do. So it is the longest
@@ -82,6 +82,9 @@ class Follower:
     ambient: Ambient = field(default_factory=SystemAmbient)
     _states: dict[tuple[str, str], _State] = field(default_factory=dict[tuple[str, str], _State])
     _pruned_s: dict[str, float] = field(default_factory=dict[str, float])
+
+    def __post_init__(self) -> None:
+        self.spark = private_session(self.spark)
 
     def follow(self, wait: Callable[[float], bool]) -> None:
         """Run until `wait` says so.

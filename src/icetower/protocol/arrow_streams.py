@@ -1,8 +1,8 @@
 """The messages of an Arrow IPC stream, walked before anything reads them: how many rows it has, and in which form.
 
 A stream of a few bytes can stand for gigabytes: by compressed buffers, by a dictionary of one long text to which
-millions of rows point, by a million rows of nothing. What such a stream takes decoded is not told by its length, so
-compression and dictionaries are refused here.
+millions of rows point, by a million rows of nothing. Its length says nothing of the memory that it takes
+decoded, so compression and dictionaries are refused here.
 
 Source: Apache Arrow, "Serialization and Interprocess Communication (IPC)", `Message.fbs`.
 """

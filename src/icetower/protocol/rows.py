@@ -30,7 +30,7 @@ JSONRow = dict[str, Any]
 
 
 class Act(StrEnum):
-    """What is to become of rows.
+    """What is done with rows.
 
     append  they are added
     upsert  they take the place of those with the same keys

@@ -100,7 +100,7 @@ def without_required_nulls(array: Any, kind: Any) -> Any:
 
 
 def _put(part: Any, gone: Any) -> Any:
-    """A value, whichever, where `gone` says so."""
+    """An arbitrary value where `gone` is true."""
     pa, pc = pyarrow(), compute()
     if not part.null_count:
         return part

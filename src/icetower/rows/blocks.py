@@ -111,7 +111,7 @@ class ArrowBlock:
 
 
 def together(blocks: Sequence[Block]) -> Any:
-    """All rows of some blocks of one table's, in their order, as one `pyarrow.Table` without chunks."""
+    """All rows of some blocks of one table, in order, as one `pyarrow.Table` without chunks."""
     pa = pyarrow()
     tables: list[Any] = []
     plain: list[PlainBlock] = []

@@ -17,7 +17,7 @@ import orjson
 
 from icetower.counting import counted
 from icetower.errors import ValidationFailed
-from icetower.protocol.marks import KEY_COLUMN
+from icetower.protocol.marks import CHANGE_COLUMN, KEY_COLUMN
 from icetower.protocol.row_limits import CELLS_MAX
 from icetower.protocol.rows import JSONRow, RowsRequest
 from icetower.rows.arrow import array as made
@@ -32,6 +32,8 @@ NAMED_MAX = 20
 
 RULE = "rows.values"
 _LEFT_OUT = object()
+_DELETE = "delete"
+_NOT_WHOLE = "is left out, and an upsert replaces whole rows; name it, with null where there is no value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ def decoded(
     ignores_unknown: bool = False,
     filled: Mapping[str, Any] | None = None,
     key: str = "",
+    whole: bool = False,
 ) -> Block:
     """The rows with the columns of `schema`.
 
@@ -58,6 +61,8 @@ def decoded(
         filled: what columns hold that the rows leave out, before their defaults; moments in UTC.
         key: of the request. Where the table has a column of row keys, and the rows do not, each row's is made of it and
             of the row.
+        whole: the rows take the place of others, so that a column which one leaves out would become null, unless it is
+            filled. Rows that say that they delete name what they like.
 
     Raises:
         ValidationFailed: ``rows.columns``, ``rows.values``, ``limit.rows``.
@@ -67,11 +72,15 @@ def decoded(
         schema = schema.filled(filled)
     keys = key if KEY_COLUMN in schema.names else ""
     _check_cells(request.count, schema)
+    needed = [name for name in schema.names if name not in (filled or ()) and name != KEY_COLUMN] if whole else []
     if request.rows is not None:
+        _check_whole(request.rows, needed)
         columns = _of_json(request.rows, schema, keys, ignores_unknown=ignores_unknown)
         return PlainBlock(schema, columns, request.count, request.size_bytes)
     assert request.stream is not None
-    return ArrowBlock(_of_arrow(read_stream(request.stream), schema, keys, ignores_unknown=ignores_unknown))
+    table = read_stream(request.stream)
+    _check_whole_columns(table, needed)
+    return ArrowBlock(_of_arrow(table, schema, keys, ignores_unknown=ignores_unknown))
 
 
 def row_keys(rows: Iterable[str | bytes], key: str) -> list[str]:
@@ -111,6 +120,26 @@ def _check_names(given: Sequence[str], schema: RowSchema, *, ignores_unknown: bo
             f"{', '.join(schema.names[:50])}. Leave it out, or have it added to the table",
             rule="rows.columns",
         )
+
+
+def _check_whole(rows: Sequence[JSONRow], needed: Sequence[str]) -> None:
+    bad: list[BadRow] = []
+    for number, row in enumerate(rows, 1) if needed else ():
+        if row.get(CHANGE_COLUMN) != _DELETE:
+            bad += [BadRow(number, name, f"it {_NOT_WHOLE}") for name in needed if name not in row]
+        if len(bad) > NAMED_MAX:
+            break
+    if bad:
+        _refuse(bad)
+
+
+def _check_whole_columns(table: Any, needed: Sequence[str]) -> None:
+    missing = [name for name in needed if name not in table.column_names]
+    if not missing:
+        return
+    acts = table.column(CHANGE_COLUMN).to_pylist() if table.column_names.count(CHANGE_COLUMN) == 1 else [None]
+    if any(act != _DELETE for act in acts):
+        raise ValidationFailed(f"the column {clean(missing[0], 200)} {_NOT_WHOLE}", rule="rows.columns")
 
 
 # ── JSON ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

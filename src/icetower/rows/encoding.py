@@ -1,7 +1,7 @@
 """The data files of a group: rows of many requests, as few Parquet files as their partitions allow. Pure.
 
 Written as the table asks: sort order, compression, sizes of files, row groups and pages, bloom filters, and (by the
-footer, as for anybody's files) the metrics that manifests keep. Which rows are whose is told by position.
+footer, as for anybody's files) the metrics that manifests keep. The owner of each row is recorded by its position.
 
 Source of the properties and their defaults: Iceberg 1.12, `TableProperties`.
 """
@@ -24,7 +24,7 @@ from icetower.rows.blocks import internal_values, source_column, together
 from icetower.table.groups import Span
 
 Json = Mapping[str, Any]
-FOLDER = "-rows"
+ROWS_FOLDER = "-rows"
 """Under the place of the table's data files, beside the folders of principals: no principal may be called so."""
 
 _MIB = 1024 * 1024
@@ -77,7 +77,7 @@ class _Settings:
 
     def __init__(self, metadata: Json) -> None:
         self.properties: Mapping[str, str] = metadata["properties"]
-        self.folder = f"{data_location(metadata['location'], self.properties)}/{FOLDER}"
+        self.folder = f"{data_location(metadata['location'], self.properties)}/{ROWS_FOLDER}"
         self.layout = Layout(metadata)
         self.sorting = _sorting(metadata)
         self.codec = _CODECS.get(self.properties.get("write.parquet.compression-codec", "zstd").lower(), "zstd")

@@ -1,7 +1,7 @@
 """A value of JSON as a column's type has it, exactly, or not at all. Pure.
 
 PyArrow's own conversion is generous: it cuts 1.5 to 1, takes a number of seconds for microseconds, drops fields that a
-struct does not have, and reads `0x10` as 16. Whoever sends such a value is told so instead.
+struct does not have, and reads `0x10` as 16. Here such a value is refused.
 """
 
 from __future__ import annotations

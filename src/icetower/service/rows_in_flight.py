@@ -1,4 +1,4 @@
-"""How many bytes of rows are on their way at once: of one principal, and of all. Beyond that they are told to wait."""
+"""How many bytes of rows are on their way at once: of one principal, and of all. Beyond that: 429 at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RowsInFlight:
     Attributes:
         size_bytes: on their way now.
         requests, rows: that were taken in since the tower was started, whatever became of them.
-        refused: requests that were told to wait.
+        refused: requests that were answered 429.
     """
 
     def __init__(self, all_max_bytes: int = ALL_MAX_BYTES) -> None:

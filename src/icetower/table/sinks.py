@@ -1,4 +1,4 @@
-"""Whose progress does a snapshot tell, and how far is it? Pure.
+"""The progress of streaming sinks, as the summaries of snapshots state it. Pure.
 
 Streaming sinks keep in the table how far they have come, in the summaries of their snapshots, and pass over what these
 say is done: Flink by job and operator, Spark's streaming by query, Kafka Connect by control topic and group, a mediator
@@ -171,7 +171,7 @@ def mark_of_commit(snapshots: Sequence[Snapshot]) -> Mark | None:
     return replace(first, content="+".join(mark.content for mark in marks if mark is not None))
 
 
-def told_by(find: Find, head_id: int | None, mark: Mark) -> list[tuple[Snapshot, Mark]]:
+def stated_by(find: Find, head_id: int | None, mark: Mark) -> list[tuple[Snapshot, Mark]]:
     """The last progress of a sink in the history of a head: the snapshots that state it, newest first.
 
     They are those that the sink itself would find, whoever wrote them. Several have one number where a checkpoint was

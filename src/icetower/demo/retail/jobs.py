@@ -27,6 +27,7 @@ from icetower.pipelines.export import Source, export
 from icetower.pipelines.maintenance import Job as Maintenance
 from icetower.pipelines.maintenance import Maintainer
 from icetower.pipelines.reports import LagReports
+from icetower.pipelines.tables import private_session
 from icetower.pipelines.wal_follow import Follower
 from icetower.pipelines.wal_mediator import Job, mediate
 from icetower.protocol.names import Identifier
@@ -130,7 +131,7 @@ class _Work:
         failures = 0
         while True:
             try:
-                done = step(session, job)
+                done = step(follower.spark, job)
             except IcetowerError as error:
                 failures += 1
                 if failures == FAILURES_MAX:
@@ -142,6 +143,7 @@ class _Work:
             report(done.to_json())
 
     def export(self, session: Any) -> None:
+        session = private_session(session)
         with Tower(self.jobs.uri, self.jobs.secrets[EXPORT]) as tower:
             ended = False
             while not ended:
