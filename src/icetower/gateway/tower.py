@@ -225,8 +225,7 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
         upstream, storage, control, ambient, warehouse=warehouse, data=data, disk_min_bytes=server.disk_min_bytes
     )
 
-    lifetimes = Lifetimes(server.token_ttl_s, server.token_renewal_max_s)
-    registry = Registry(control, ambient, lifetimes, beside=NUMBER_OF_CHANGES)
+    registry = _registry(control, ambient, server)
     ledger = Ledger(control, ambient, lifetime_s=server.key_lifetime_s, events_max=settings.events.keep)
     events, budget = Events(ambient, lines_max=server.log_lines_max or None), Budget(server.cache_max_bytes)
     escalations = Escalations(registry, ambient, settings.escalations.channels(os.environ), events)
@@ -248,16 +247,14 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     lake = Lake(upstream, storage, manifests, heads, budget)
     records = Records(registry, ledger, journal, escalations, [control, catalog])
     undeclared = Undeclared(ambient, events)
-    leases = Store(control, ambient, lambda: registry.beside)
-    fencing = Fencing(leases)
+    fencing, intents = _intents(control, registry, heads, ambient)
     gatekeeper = Gatekeeper(registry, ledger, heads.group_keys, journal.flush, fencing)
     limits = _limits(server)
     engine = Engine(upstream, storage, heads, manifests, ambient, gatekeeper, limits, attempts.swapped)
     door = RowsInFlight()
     measures = Measures(control)
-    intents = Intents(leases, fencing, heads, ambient)
-    watched = registry, measures, escalations, journal, attempts, engine, door, ambient, intents
-    monitor = monitor_of(settings, data, *watched)
+    measured = measures, escalations, journal, attempts, engine, door, ambient, intents
+    monitor = monitor_of(settings, data, registry, *measured)
     watch = Watch(events, attempts, bypasses, undeclared, readiness, monitor, door, traces, lineage)
     lifecycle = Lifecycle(
         upstream,
@@ -279,9 +276,8 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     replays = Replays(heads, ledger)
     under_way = UnderWay()
     landings = Landings(heads, replays, engine, under_way, ambient, key_lifetime_ms=limits.lately_ms)
-    places = registry, lifecycle
-    checked = engine, heads, replays, landings, owners, ambient, code, intents
-    checks = Checks(files, escalations, rates, *places, *checked)
+    asked = registry, lifecycle, engine, heads, replays, landings, owners, ambient, code, intents
+    checks = Checks(files, escalations, rates, *asked)
     writers = Writers(ledger, ambient)
     refusals = SafeRefusals(upstream, heads, replays, ledger, manifests, writers, engine.live)
     deciding = gate, engine, heads, replays, refusals, writers
@@ -292,6 +288,18 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     page = page_of(front, token_rates, registry, journal, escalations, upstream, heads, manifests.parsing, watch)
     rooms = engine, lifecycle, commits, checks, landings, intents
     return Tower(settings, data, lake, records, watch, *rooms, front, token_rates, page, mcp)
+
+
+def _registry(control: Database, ambient: Ambient, server: Server) -> Registry:
+    """The registry; what it reads for each request has the number of changes of intents beside its own."""
+    lifetimes = Lifetimes(server.token_ttl_s, server.token_renewal_max_s)
+    return Registry(control, ambient, lifetimes, beside=NUMBER_OF_CHANGES)
+
+
+def _intents(control: Database, registry: Registry, heads: Heads, ambient: Ambient) -> tuple[Fencing, Intents]:
+    store = Store(control, ambient, lambda: registry.beside)
+    fencing = Fencing(store)
+    return fencing, Intents(store, fencing, heads, ambient)
 
 
 def _limits(server: Server) -> Limits:
