@@ -44,6 +44,7 @@ FOLDERS = {
     "gateway": "quick",
     "grants": "full",
     "iceberg": "quick",
+    "intents": "quick",
     "ledger": "quick",
     "mcp": "quick",
     "observe": "quick",

@@ -686,7 +686,7 @@ def test_summary_keys_of_the_tower_are_the_towers_and_misspelt_ones_nobodys(line
     if rule == "contract.summary":
         assert ask(written, by=administrator("chief"))
     else:
-        assert "icetower.application, icetower.blind, icetower.decided-at, icetower.filter" in error.message
+        assert "icetower.application, icetower.blind, icetower.decided-at, icetower.fence" in error.message
         assert refused(written, by=administrator("chief")).rule == rule
 
 

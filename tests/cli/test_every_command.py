@@ -72,6 +72,8 @@ OVER_THE_WIRE = {
     ("tables", "list"): (),
     ("commits",): (),
     ("fence",): ("shop.sales", "--key", "k"),
+    ("leases", "list"): (),
+    ("leases", "break"): ("01a1fe03-73b8-78ac-b3d5-6bcc4d844630",),
     ("landed",): ("shop.sales", "--key", "k"),
     ("publish",): ("shop.sales", "b"),
     ("branches",): ("shop.sales",),

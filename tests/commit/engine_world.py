@@ -52,6 +52,9 @@ class Gate:
         self.asked += 1
         return {i: self.revoked[m.principal] for i, m in enumerate(members) if m.principal in self.revoked}
 
+    async def last_word(self, members: Sequence[tuple[Admitted, HeadState]]) -> Mapping[int, IcetowerError]:
+        return await self.still_admits([member for member, _ in members])
+
     async def landed_meanwhile(self, old: HeadState, members: Sequence[Admitted]) -> Mapping[int, IcetowerError]:
         return {}
 

@@ -20,6 +20,21 @@ from icetower.rows.batches import Batch
 JSON = Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class UnderIntent:
+    """The intent that a commit is made under.
+
+    Attributes:
+        id: of the intent.
+        fence: that it was given.
+        highest: the highest fence that was given for the table by then.
+    """
+
+    id: str
+    fence: int
+    highest: int
+
+
 class _Identified:
     """What has an identity is known by its names. `identity`: by what the table is to know it."""
 
@@ -95,6 +110,8 @@ class Admitted(_Identified):
         serializable: the contract holds it to serializable isolation, whatever the table is content with.
         may_change_rows: the contract lets it, so that an append of its may be an upsert that has found no row.
         shadowed: what its contract, which is in shadow mode, would have refused.
+        intents_required: the contract wants that it stays out of rows that others hold, whatever the table says.
+        under: the intent that it is made under.
         judge_again: to be called with the metadata of the version that the commit goes on; raises `CommitConflict`
             where it would be refused by now. None: what it may do does not depend on the version.
         approval: the request by which a person has approved what a guard refuses, where it goes on by one.
@@ -121,6 +138,8 @@ class Admitted(_Identified):
     judge_again: Callable[[JSON], None] | None = None
     approval: str | None = None
     publication: Publication | None = None
+    intents_required: bool = False
+    under: UnderIntent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +153,7 @@ class AdmittedAppend(_Identified):
         fingerprint: stands for the files.
         table_uuid: of the table that the question was asked of.
         read_as: by what the files were judged (`iceberg.schemas.read_as`); None: by nothing.
+        intents_required, under: as of a commit.
         rows: in place of files: these are made for the rows of a whole group, when it is known who is in it.
     """
 
@@ -146,6 +166,8 @@ class AdmittedAppend(_Identified):
     table_uuid: str | None = None
     read_as: tuple[Mapping[str, Any], str | None] | None = None
     rows: Batch | None = None
+    intents_required: bool = False
+    under: UnderIntent | None = None
 
     @property
     def places(self) -> Iterator[tuple[int, tuple[Any, ...]]]:

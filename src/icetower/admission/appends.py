@@ -30,7 +30,7 @@ from icetower.admission.locations import check_files, roots_of
 from icetower.admission.quotas import check_quota
 from icetower.admission.refusals import refusal
 from icetower.admission.rows import RowsFacts
-from icetower.contracts.check import Clear, Touch, check
+from icetower.contracts.check import Clear, Touch, check, requires_intents
 from icetower.contracts.model import Operation
 from icetower.contracts.terms import Layout
 from icetower.errors import ContractViolation, KeyMisused, ValidationFailed
@@ -104,6 +104,7 @@ def admitted(facts: AppendFacts, files: Sequence[Verified]) -> AdmittedAppend:
         fingerprint=fingerprint(claim.path for claim in facts.claims),
         table_uuid=None if uuid is None else str(uuid),
         read_as=read_as(facts.head.metadata),
+        intents_required=requires_intents(facts.principal.contract, facts.table),
     )
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from icetower.contracts.model import ADVISORY, REQUIRED
 from icetower.errors import ValidationFailed
 from icetower.protocol.marks import (
     BLIND_APPENDS,
+    INTENTS,
     OURS,
     RETENTION_AGE_MAX_MS,
     RETENTION_SINKS_MAX_MS,
@@ -48,6 +50,7 @@ _COUNT = ("a whole number above 0; to ask for nothing, remove the property", _is
 _KNOWN: Mapping[str, tuple[str, Callable[[str], bool]]] = {
     BLIND_APPENDS: _FLAG,
     STRICT: _FLAG,
+    INTENTS: (f"{ADVISORY} or {REQUIRED}", lambda text: text in (ADVISORY, REQUIRED)),
     SNAPSHOTS_PER_SECOND: ("a number from 1 to 1000", lambda text: snapshots_per_s(text) is not None),
     RETENTION_SNAPSHOTS_MAX: _COUNT,
     RETENTION_AGE_MAX_MS: _COUNT,

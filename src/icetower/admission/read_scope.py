@@ -19,7 +19,7 @@ class ReadScope:
         filter: the writer's own scan filter; None where it gave none.
         owned: (spec id, partition) → whether the writer's contract may own that partition. What cannot be decided
             counts as owned. None where no contract narrows the scope.
-        source: what declares it: ``contract`` or ``summary``.
+        source: what declares it: ``contract``, ``summary`` or ``intent``.
     """
 
     level: Level

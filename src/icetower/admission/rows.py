@@ -19,7 +19,7 @@ from icetower.admission.admitted import AdmittedAppend
 from icetower.admission.identity import Identity, check_key
 from icetower.admission.quotas import check_quota
 from icetower.admission.refusals import NotOwned, refusal
-from icetower.contracts.check import Clear, Touch, Undecided, Violation, check
+from icetower.contracts.check import Clear, Touch, Undecided, Violation, check, requires_intents
 from icetower.contracts.model import Contract, Operation
 from icetower.contracts.terms import Layout
 from icetower.iceberg.manifests import DATA
@@ -104,6 +104,7 @@ def admitted_rows(sent: SentRows) -> AdmittedAppend:
         fingerprint=sent.request.fingerprint,
         table_uuid=None if uuid is None else str(uuid),
         read_as=read_as(sent.head.metadata),
+        intents_required=requires_intents(sent.principal.contract, sent.table),
         rows=sent.batch,
     )
 

@@ -23,6 +23,7 @@ from icetower.agent.appends import Appended, DataFile
 from icetower.agent.branches import AsyncBranch, Branch
 from icetower.agent.client import Tower
 from icetower.agent.deliveries import Delivery, Sent, Slot
+from icetower.agent.intents import Lease
 from icetower.agent.keys import having_read, keyed, new_key, reads
 from icetower.agent.landings import Landed
 from icetower.agent.merged_view import merged_view
@@ -42,6 +43,7 @@ __all__ = [
     "Delivery",
     "Landed",
     "LandedRequest",
+    "Lease",
     "Patience",
     "PublishedBranch",
     "Sent",

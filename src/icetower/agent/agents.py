@@ -14,6 +14,7 @@ from typing import Any
 from icetower.agent.asking import Asker, Credentials
 from icetower.agent.branches import AsyncBranch, Branch, created, published
 from icetower.agent.direct import Direct, Where
+from icetower.agent.intents import TTL_S, AsyncHeld, Heard, Held, Holder, wish_of
 from icetower.agent.journal import Journal
 from icetower.agent.publishing import Keep, PublishedBranch
 from icetower.agent.recovery import Patience
@@ -40,6 +41,7 @@ class _Parts:
             raise UsageError(f"rows_max is {rows_max}; a request takes 1 to {ROWS_MAX} rows")
         asker = Asker(Credentials(token), patience)
         self.asker, self.patience = asker, patience
+        self.holder = Holder(asker, patience)
         self.direct = Direct(uri, reason=reason, patience=patience)
         # Last, for nobody closes it where something else is wrong.
         self.journal = None if journal is None else Journal(journal, ambient=patience.ambient)
@@ -225,6 +227,36 @@ class Agent:
         )
         return driven(steps, self._transport.take)
 
+    def intent(
+        self,
+        tables: str | Sequence[Mapping[str, Any]],
+        *,
+        partitions: Sequence[Mapping[str, Any]] | None = None,
+        where: Any = None,
+        operations: Sequence[str] = ("overwrite",),
+        exclusive: bool = False,
+        ttl_s: float = TTL_S,
+        wait_s: float = 0.0,
+        on_warning: Heard | None = None,
+    ) -> Held:
+        """A lease on rows, for a ``with`` block: it is renewed within the block and released at its end.
+
+        Commits in the block carry `Lease.properties`. They are refused once the lease is lost (``intent.fenced``).
+
+        Args:
+            tables: ``namespace.table``; or several tables, as the control API has them, which are held together or not
+                at all.
+            partitions: regions, as contracts have them; without them and `where`, all that the contract owns.
+            where: a filter in Iceberg's expression JSON, in place of partitions.
+            operations: what is to be done to the rows.
+            exclusive: nothing of others comes into the rows, blind appends included; for tables that require intents.
+            ttl_s: how long the lease lives when the agent does not renew it any more.
+            wait_s: how long to stand in line where others hold some of the rows; 0: be refused (``intent.held``).
+            on_warning: is called, in a thread of the lease, for each commit of others that lands in the rows.
+        """
+        wish = wish_of(tables, partitions, where, operations, exclusive, ttl_s, wait_s)
+        return Held(self._parts.holder, self._transport, wish, on_warning)
+
     def transaction(self, *, key: str | None = None) -> Transaction:
         """Several appends to one table that land together, or not at all, when the block ends.
 
@@ -344,6 +376,22 @@ class AsyncAgent:
             blind=blind,
         )
         return await driven_async(steps, self._transport.take)
+
+    def intent(
+        self,
+        tables: str | Sequence[Mapping[str, Any]],
+        *,
+        partitions: Sequence[Mapping[str, Any]] | None = None,
+        where: Any = None,
+        operations: Sequence[str] = ("overwrite",),
+        exclusive: bool = False,
+        ttl_s: float = TTL_S,
+        wait_s: float = 0.0,
+        on_warning: Heard | None = None,
+    ) -> AsyncHeld:
+        """See `Agent.intent`; for an ``async with`` block."""
+        wish = wish_of(tables, partitions, where, operations, exclusive, ttl_s, wait_s)
+        return AsyncHeld(self._parts.holder, self._transport, wish, on_warning)
 
     def transaction(self, *, key: str | None = None) -> AsyncTransaction:
         """See `Agent.transaction`. Only the end of its block is awaited."""

@@ -477,6 +477,42 @@ class Tower:
         params = {} if contract is None else {"contract": contract}
         return self._json("GET", "/shadow", params=params)["contracts"]
 
+    # -- intents --------------------------------------------------------------------------------------------------
+
+    def declare_intent(self, tables: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
+        """Declare an intent: `intent`, `state` (``held``, ``queued``), `fence`, `expires_ms` (docs/intents.md).
+
+        `Agent.intent` does that, renews it, and releases it.
+
+        Args:
+            tables: each with `table`, and `partitions` or `filter`, `operations`, `exclusive`.
+            more: `ttl_s`, `wait_s`, `queue`, and `intent`, an id of the caller's own.
+        """
+        return self._json("POST", "/intents", json={"tables": [dict(each) for each in tables], **more})
+
+    def renew_intent(self, id_: str, *, ttl_s: float | None = None) -> dict[str, Any]:
+        """Let an intent live on for its time from now. Raises `Forbidden` (``intent.fenced``) where it has ended."""
+        return self._json("POST", f"/intents/{_quoted(id_)}/renew", json={} if ttl_s is None else {"ttl_s": ttl_s})
+
+    def release_intent(self, id_: str) -> dict[str, Any]:
+        """End an intent. An administrator ends anybody's."""
+        return self._json("DELETE", f"/intents/{_quoted(id_)}")
+
+    def intent(self, id_: str, *, wait_s: float = 0.0, state: str | None = None, seen: int = 0) -> dict[str, Any]:
+        """An intent and its `warnings`.
+
+        Args:
+            wait_s: wait so long, 30 s at most, until it is in another state than `state`, or has more warnings than
+                were `seen`.
+        """
+        given = {"wait_s": str(wait_s), "seen": str(seen)} | ({} if state is None else {"state": state})
+        return self._json("GET", f"/intents/{_quoted(id_)}", params=given)
+
+    def intents(self, *, table: str | None = None, principal: str | None = None, limit: int = 100) -> dict[str, Any]:
+        """`intents` that are held or wait, in the order in which they were declared. An agent sees its own."""
+        given = {"limit": str(limit)} | ({} if table is None else {"table": table})
+        return self._json("GET", "/intents", params=given | ({} if principal is None else {"principal": principal}))
+
     # -- what waits for a person ------------------------------------------------------------------------------------
 
     def escalations(self, *, state: str | None = None, limit: int = 100) -> list[dict[str, Any]]:

@@ -61,6 +61,7 @@ COMMANDS = {
     "simulate sweep": "sweep:sweep",
     "simulate calibrate": "calibrate:calibrate",
     "mcp": "mcp:mcp",
+    "leases": "leases:leases",
     "escalations": "escalations:escalations",
     "requests": "escalations:requests",
 }

@@ -17,7 +17,7 @@ from icetower.cli.terminal import say
 from icetower.counting import counted
 from icetower.errors import UsageError
 from icetower.protocol.declarations import LEVELS, Declaration, properties_of
-from icetower.protocol.marks import BLIND_APPENDS, STRICT
+from icetower.protocol.marks import BLIND_APPENDS, INTENTS, STRICT
 from icetower.protocol.names import Identifier
 from icetower.texts import escaped
 
@@ -34,6 +34,7 @@ MEANINGS: Mapping[str, str] = {
         "this, in format versions 2 and 3"
     ),
     STRICT: "no stale commit is rebased, regardless of other declarations",
+    INTENTS: "commits into rows that another's intent holds are refused",
 }
 """The meaning of each property once it is set."""
 
@@ -47,6 +48,13 @@ class Isolation(StrEnum):
 
     SNAPSHOT = "snapshot"
     SERIALIZABLE = "serializable"
+
+
+class Heeded(StrEnum):
+    """What becomes of commits into rows that others hold."""
+
+    ADVISORY = "advisory"
+    REQUIRED = "required"
 
 
 @tables.command("set")
@@ -65,6 +73,10 @@ def set_declarations(
     ] = None,
     strict: Annotated[
         bool | None, typer.Option("--strict/--no-strict", help="Rebase nothing, regardless of other declarations.")
+    ] = None,
+    intents: Annotated[
+        Heeded | None,
+        typer.Option(help="Commits into rows that another's intent holds: advisory lets them in, required does not."),
     ] = None,
     uri: Uri = DEFAULT_URI,
     as_json: Json = False,
@@ -89,9 +101,12 @@ def set_declarations(
         wanted |= {name: value if snapshot else None for name, value in _of(Declaration.SNAPSHOT_ISOLATION).items()}
     if strict is not None:
         wanted[STRICT] = "true" if strict else None
+    if intents is not None:
+        wanted[INTENTS] = intents.value if intents is Heeded.REQUIRED else None
     if not wanted:
         raise UsageError(
-            "nothing to set: name --blind-appends, --isolation or --strict; `icetower tables show` shows their values"
+            "nothing to set: name --blind-appends, --isolation, --strict or --intents; `icetower tables show` shows "
+            "their values"
         )
     identifier = Identifier.parse(table)
     with Routes(uri, token_for(uri)) as routes:
@@ -125,7 +140,7 @@ def show_declarations(table: Table, uri: Uri = DEFAULT_URI, as_json: Json = Fals
     identifier = Identifier.parse(table)
     with Routes(uri, token_for(uri)) as routes:
         now = part(part(Lake(routes).load(identifier), "metadata"), "properties")
-    declared = {name: now[name] for name in (BLIND_APPENDS, *LEVELS, STRICT) if name in now}
+    declared = {name: now[name] for name in (BLIND_APPENDS, *LEVELS, STRICT, INTENTS) if name in now}
     with connect(uri) as tower:
         missed = tower.undeclared(table=str(identifier))
     if as_json:

@@ -519,9 +519,9 @@ class Engine:
                 self._reject(table, going[position], error)
                 late = True
         # Last: no swap may begin after a revocation (trap K4).
-        left = [(table, w) for table, step in planned for w in step.going if not w.over]
-        for position, error in (await self._gatekeeper.still_admits([w.member for _, w in left])).items():
-            self._reject(*left[position], error)
+        left = [(table, w, step.old.head) for table, step in planned for w in step.going if not w.over]
+        for position, error in (await self._gatekeeper.last_word([(w.member, old) for _, w, old in left])).items():
+            self._reject(*left[position][:2], error)
             late = True
         # Somebody may have left meanwhile. No await between this look and the seals.
         return late or any(waiting.over for _, step in planned for waiting in step.going)

@@ -1,4 +1,4 @@
-"""What is asked, and kept, just before a swap: revocations (trap K4), and keys of snapshots that are about to go."""
+"""What is asked, and kept, just before a swap: revocations and intents (trap K4), and keys of snapshots that go."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from icetower.admission.identity import application_of
 from icetower.commit.group_keys import GroupKeys, commits_of, group_of
 from icetower.commit.retention import YOUNG_MS
 from icetower.errors import CommitConflict, CommitStateUnknown, Forbidden, IcetowerError
+from icetower.intents.fencing import Fencing
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import Batch, Commit, CommitKey, Expired, Group, Ledger
 from icetower.protocol.marks import GROUP_FILE, PRINCIPAL, REF
@@ -22,6 +23,9 @@ from icetower.table.head import HeadState
 from icetower.table.keys import KeyRecord, record_of
 from icetower.table.sinks import mark_of
 
+LOOKS_MAX = 4
+"""So often it is asked again who holds what, where that changes while it is asked."""
+
 TABLES_MAX = 1_024
 """Of so many tables it is known when young snapshots were removed from them last."""
 
@@ -31,17 +35,46 @@ class Gatekeeper:
 
     Args:
         flush: writes what waits for the ledger.
+        fencing: who holds which rows; None: nobody can.
     """
 
     def __init__(
-        self, registry: Registry, ledger: Ledger, group_keys: GroupKeys, flush: Callable[[], Awaitable[None]]
+        self,
+        registry: Registry,
+        ledger: Ledger,
+        group_keys: GroupKeys,
+        flush: Callable[[], Awaitable[None]],
+        fencing: Fencing | None = None,
     ) -> None:
         self._registry = registry
         self._ledger = ledger
         self._group_keys = group_keys
         self._flush = flush
+        self._fencing = fencing
         # By the uuid of a table: when snapshots with keys went last from it that were young.
         self._young_gone_ms: OrderedDict[str, int] = OrderedDict()
+
+    async def last_word(
+        self, members: Sequence[tuple[Admitted | AdmittedAppend | AdmittedFence, HeadState]]
+    ) -> Mapping[int, IcetowerError]:
+        """As `still_admits`; and of those, whose intents have ended, or who touch rows that others hold.
+
+        Args:
+            members: each with the version that it goes on.
+        """
+        asked = [(member, head.metadata) for member, head in members]
+        for _ in range(LOOKS_MAX):
+            found = await self.still_admits([member for member, _ in members])
+            if self._fencing is None:
+                return found
+            # What it goes by was read along with the contracts, and nothing is awaited from here on.
+            at_once = self._fencing.late(asked)
+            if at_once is not None:
+                return {**at_once, **found}
+            late = await self._fencing.late_anew(asked)
+            if late or found:  # the others are planned again, and asked again
+                return {**late, **found}
+        return await self.still_admits([member for member, _ in members])
 
     async def still_admits(
         self, members: Sequence[Admitted | AdmittedAppend | AdmittedFence]

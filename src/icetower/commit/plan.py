@@ -23,6 +23,7 @@ from itertools import islice
 from typing import Any
 
 from icetower.admission.admitted import Admitted, AdmittedAppend, AdmittedFence
+from icetower.admission.properties import positive
 from icetower.commit.appends import Folded, another_table, fold, once_each, why_not
 from icetower.commit.draft import Replacement, data_path, finish, merged_parent
 from icetower.commit.merging import NeedsToMerge
@@ -39,6 +40,7 @@ from icetower.iceberg.listing import Listing
 from icetower.iceberg.manifests import ManifestFile
 from icetower.iceberg.metadata import Metadata
 from icetower.iceberg.puffin import BlobAt
+from icetower.protocol.marks import INTENTS_FENCE
 from icetower.protocol.sizes import check_room
 from icetower.rebase.declared import scope_to_hold
 from icetower.rebase.grants import RebaseGrant, base_of, conflicts_of, grant_for, refusal, steps_since
@@ -464,12 +466,23 @@ class _Planner:
         properties = staged.view.get("properties") or {}
         return Table(member.identifier, staged.snapshot, staged.ref_head, self._keys, properties)
 
+    def _bring_fences(self) -> None:
+        """The highest fence that was given for the table goes into its properties, with the commits under intents."""
+        members = (accepted.member for accepted in self._accepted)
+        under = (each.under for each in members if not isinstance(each, AdmittedFence) and each.under is not None)
+        highest = max((each.highest for each in under), default=0)
+        known = (self._staged.view.get("properties") or {}).get(INTENTS_FENCE, "0")
+        if highest > (positive(known) or 0):
+            updates = {INTENTS_FENCE: str(highest)}
+            self._staged.apply([{"action": "set-properties", "updates": updates}])
+
     def result(self, keep: frozenset[int]) -> Plan:
         """The plan, when every member was taken."""
         staged = self._staged
         expired = expirable(staged.view, staged.index, now_ms=staged.now_ms, keep=keep) if self._accepted else ()
         if expired:
             staged.apply([{"action": "remove-snapshots", "snapshot-ids": list(expired)}])
+        self._bring_fences()
         metadata = staged.metadata
         named = [staged.snapshot(ref["snapshot-id"]) for ref in staged.refs.values()]
         paths = {str(snapshot.get("manifest-list")) for snapshot in named if snapshot is not None}

@@ -393,7 +393,9 @@ def _in_column(field: PartitionField, compiled: Compiled) -> Spans:
     """Along the column itself. Raises `NotUnderstood` where a value tells nothing of its order."""
     if compiled.values is None:
         return span(_bound(field, compiled.start, LOWEST), _bound(field, compiled.end, HIGHEST))
-    return _union((_held(field, raw) for raw in compiled.values if raw is not None), null=None in compiled.values)
+    return _union(
+        (column_spans(field, raw) for raw in compiled.values if raw is not None), null=None in compiled.values
+    )
 
 
 def _in_units(spans: Spans, along: PartitionField) -> Spans:
@@ -407,15 +409,15 @@ def _in_units(spans: Spans, along: PartitionField) -> Spans:
     return Spans(tuple((converted(start), converted(end)) for start, end in spans.pieces), spans.null)
 
 
-def _held(field: PartitionField, raw: Any) -> Spans:
-    """The values of the column that go with one value of a field."""
+def column_spans(field: PartitionField, raw: Any) -> Spans:
+    """The values of the column that go with one value of a field. Raises `NotUnderstood` where it tells nothing."""
     if field.transform.startswith("truncate[") and isinstance(raw, int) and raw % width_of(field):
         return Spans(())
     source = source_of(field, raw)
     if source is None:
         raise NotUnderstood(f"{raw} of {field.name} tells nothing of {field.source_name}")
     if isinstance(source, Prefix):
-        return span(before(source.text), _after_prefix(source.text))
+        return span(before(source.text), after_prefix(source.text))
     return _point(source.low) if source.low == source.high else _interval(source.low, source.high)
 
 
@@ -432,7 +434,7 @@ def _bound(field: PartitionField, raw: Any, end: Cut) -> Cut:
         if isinstance(raw, int):
             return before(-(-raw // width) * width)
         if isinstance(raw, str | bytes):
-            return before(raw) if len(raw) <= width else _after_prefix(raw[:width])
+            return before(raw) if len(raw) <= width else after_prefix(raw[:width])
         raise NotUnderstood(f"{raw} of {field.name} tells nothing of {field.source_name}")
     source = source_of(field, raw)
     if source is None or isinstance(source, Prefix):
@@ -440,7 +442,7 @@ def _bound(field: PartitionField, raw: Any, end: Cut) -> Cut:
     return before(source.low)
 
 
-def _after_prefix(prefix: str | bytes) -> Cut:
+def after_prefix(prefix: str | bytes) -> Cut:
     """Behind all texts that begin so."""
     if isinstance(prefix, bytes):
         cut = prefix.rstrip(b"\xff")

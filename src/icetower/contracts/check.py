@@ -211,6 +211,11 @@ def appends_blindly(contract: Contract, table: Identifier) -> bool:
     return bool(granting) and all(rule.blind_appends for rule in granting)
 
 
+def requires_intents(contract: Contract, table: Identifier) -> bool:
+    """Whether the contract keeps its commits out of rows that others hold: any of its rules for the table."""
+    return not contract.shadow and any(rule.intents_required for rule in contract.rules_for(table))
+
+
 def isolation_of(contract: Contract, table: Identifier, operations: frozenset[Operation]) -> Isolation | None:
     """The level that a contract holds a commit of `operations` to; None where it leaves that to the table.
 

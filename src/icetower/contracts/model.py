@@ -50,6 +50,7 @@ OWNED = "owned"
 """The only value of `read_scope`; without the field nothing is known of what a write depends on."""
 ENFORCE, SHADOW = "enforce", "shadow"
 OWN, TABLE = "own", "table"
+ADVISORY, REQUIRED = "advisory", "required"
 TABLES_KEPT = 256  # tables of which a contract remembers what it says of them
 
 
@@ -208,6 +209,22 @@ class Rule(Part):
         "The isolation level that its rebased commits are held to.",
         default=None,
         saying=Saying(_level_changed, together=_level),
+    )
+    intents_required: bool = said(
+        switch((ADVISORY, REQUIRED), on=REQUIRED),
+        "Its commits into rows that another's intent holds: advisory lets them in, required refuses them. The table "
+        "may require it of everybody (icetower.intents).",
+        default=False,
+        name="intents",
+        saying=Saying(
+            either(
+                "loses commits into rows of {} that others hold (intents: required)",
+                "gains commits into rows of {} that others hold (intents: advisory)",
+            ),
+            lambda _, now: not now,
+            together=any,
+        ),
+        hint=Hint(REQUIRED, "its commits stay out of rows that others hold (docs/intents.md)"),
     )
     orchestration: Orchestration = said(
         choice(Orchestration),

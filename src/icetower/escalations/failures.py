@@ -2,9 +2,9 @@
 
 A failure is a refusal that the agent has to answer for: a true conflict, a violated contract, a malformed commit. What
 the tower, the catalog or the storage has to answer for is none: whatever is 5xx, whatever may be sent again as it is
-(`next_step: retry`: a full queue, a contract that changed meanwhile), a catalog that points at nothing. A replay is
-neither success nor failure: it tells of an earlier attempt. A stale commit fails only when its client gives up
-(`escalations.stale`).
+(`next_step: retry`: a full queue, a contract that changed meanwhile), a catalog that points at nothing. Nor are rows
+that others hold. A replay is neither success nor failure: it tells of an earlier attempt. A stale commit fails only
+when its client gives up (`escalations.stale`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OWN_MAX = 5_000
 KEPT_MAX = 100_000
 """Failures that are kept of all; the principals that failed longest ago go first."""
 
-_NOT_THEIRS = ("upstream", "contract.revoked", STOPPED)
+_NOT_THEIRS = ("upstream", "contract.revoked", "intent.held", STOPPED)
 
 
 @dataclass(frozen=True, slots=True)

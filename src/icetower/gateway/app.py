@@ -136,7 +136,7 @@ def serve(settings: Settings, ambient: Ambient, *, open_to_all: bool, ready: Cal
         backlog=2048,
     )
     shown = f"[{host}]" if ":" in host else host
-    server = _Server(config, lambda port: ready(f"http://{shown}:{port}"), tower.page.streams.stop)
+    server = _Server(config, lambda port: ready(f"http://{shown}:{port}"), tower.let_go)
     # What was loaded stays, and hardly anything here is in cycles: with Python's own thresholds, looking for them again
     # and again takes a tenth of the processor.
     gc.collect()

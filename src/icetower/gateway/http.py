@@ -7,6 +7,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
@@ -265,6 +266,7 @@ def route(
     commits: bool = False,
     again: Handler | None = None,
     body: BodyBound = SHORT,
+    waits: bool = False,
 ) -> Route:
     """A route for authenticated callers.
 
@@ -274,9 +276,10 @@ def route(
         again: answers such a request whose first answer is not kept, once its change is made.
         commits: the tower itself logs what it has read of a commit.
         body: how long a body it takes.
+        waits: its handler takes a place by itself, while it does not wait.
     """
     # An object, and no function: Starlette wraps functions twice, to catch exceptions that never leave this one.
-    endpoint = _Endpoint(front, handler, mutates, operation, commits, again, body, path)
+    endpoint = _Endpoint(front, handler, mutates, operation, commits, again, body, path, waits)
     return NamedRoute(path, endpoint, methods=[method])
 
 
@@ -290,6 +293,7 @@ class _Endpoint:
     again: Handler | None
     body: BodyBound
     path: str
+    waits: bool
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
@@ -324,7 +328,8 @@ class _Endpoint:
             intake, name = front.intake, principal.name
             at_once = principal.contract.requests_at_once or front.settings.requests_at_once
             room = intake.bodies.room(name, connection_state)
-            async with intake.places.place(name, connection_state, at_once), room:
+            place = nullcontext() if self.waits else intake.places.place(name, connection_state, at_once)
+            async with place, room:
                 read = partial(read_body, room=room)
                 body = await self.body.read(read, request, principal, front.settings.body_max_bytes)
                 if front.registry.number != number or front.ambient.monotonic_s() - started_s > _PROVEN_S:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
+from prometheus_client.core import Metric
 from starlette.routing import Route
 
 from icetower.alerts.alerts import Alerts, Recipients
@@ -18,6 +18,7 @@ from icetower.escalations.escalations import Escalations
 from icetower.gateway.alerts import AlertRoutes, alert_families
 from icetower.gateway.exposition import Local
 from icetower.gateway.http import Front
+from icetower.gateway.intents import intent_families
 from icetower.gateway.metrics import MetricRoutes
 from icetower.gateway.scrape import Scrape, ScrapeRoutes, free_bytes, hash_of_token
 from icetower.gateway.settings import Settings
@@ -26,6 +27,7 @@ from icetower.ledger.metrics import BYPASS, Report
 from icetower.observe.bypasses import Bypass
 from icetower.registry.registry import Registry
 from icetower.service.attempts import Attempts
+from icetower.service.intents import Intents
 from icetower.service.journal import Journal
 from icetower.service.rows_in_flight import RowsInFlight
 
@@ -71,6 +73,7 @@ def monitor_of(
     engine: Engine,
     door: RowsInFlight,
     ambient: Ambient,
+    intents: Intents,
 ) -> Monitor:
     """Put it together. Raises `ConfigurationError` for alerts or a token that cannot be."""
     said, server = settings.alerts, settings.server
@@ -95,7 +98,10 @@ def monitor_of(
         backlog = (journal.waiting, journal.dropped_ever)
         return Local(engine.queued(), attempts.swaps, attempts.swap_s, *backlog, None, *rows)
 
-    scrape = Scrape(measures, ambient, local, data, partial(alert_families, alerts))
+    async def more() -> list[Metric]:
+        return [*await alert_families(alerts), *await intent_families(intents)]
+
+    scrape = Scrape(measures, ambient, local, data, more)
     return Monitor(measures, journal, scrape, alerts, hash_of_token(server, os.environ), said.enabled)
 
 

@@ -33,6 +33,7 @@ from icetower.gateway.events import EventRoutes
 from icetower.gateway.http import Front
 from icetower.gateway.iceberg import CatalogRoutes
 from icetower.gateway.intake import Intake
+from icetower.gateway.intents import IntentRoutes
 from icetower.gateway.landings import LandingRoutes
 from icetower.gateway.mcp_mount import McpMount
 from icetower.gateway.monitor import monitor_of, report_of
@@ -43,6 +44,8 @@ from icetower.gateway.readiness import readiness_of
 from icetower.gateway.settings import Server, Settings, data_directory
 from icetower.gateway.shadow import ShadowRoutes
 from icetower.gateway.token_rates import TokenRates
+from icetower.intents.fencing import Fencing
+from icetower.intents.store import NUMBER_OF_CHANGES, Store
 from icetower.ledger.ledger import Ledger
 from icetower.ledger.measures import Measures
 from icetower.ledger.verdicts import Verdicts
@@ -60,6 +63,7 @@ from icetower.service.attempts import Attempts, Heard
 from icetower.service.changes import Changes
 from icetower.service.checks import Checks
 from icetower.service.commits import Commits
+from icetower.service.intents import Intents
 from icetower.service.journal import Journal
 from icetower.service.landings import Landings
 from icetower.service.lifecycle import Lifecycle
@@ -118,6 +122,7 @@ class Tower:
     checks: Checks
     landings: Landings
     publishing: Publishing
+    intents: Intents
     front: Front
     token_rates: TokenRates
     page: PageOfTower
@@ -143,6 +148,7 @@ class Tower:
             CheckRoutes(front, self.checks, lake.manifests.parsing, rate),
             LandingRoutes(front, self.landings, rate),
             PublishRoutes(front, self.publishing, rate),
+            IntentRoutes(front, self.intents),
             ControlRoutes(
                 front,
                 self.lake.manifests.parsing,
@@ -170,12 +176,19 @@ class Tower:
         self.records.escalations.start()
         self.watch.monitor.start()
 
+    def let_go(self) -> None:
+        """The tower is about to stop: whoever only listens or waits is answered now."""
+        self.page.streams.stop()
+        self.intents.let_go()
+
     async def close(self) -> None:
         """Finish what waits, write what is to be written, let go of files and threads."""
         self.page.thread.close()
+        self.let_go()
         await self.watch.monitor.close()
         await self.mcp.close()
         await self.engine.drain()
+        await self.intents.close()
         await self.records.journal.close()
         await self.records.escalations.close()
         await self.watch.bypasses.close()
@@ -218,7 +231,7 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
         upstream, storage, control, ambient, warehouse=warehouse, data=data, disk_min_bytes=server.disk_min_bytes
     )
 
-    registry = Registry(control, ambient, Lifetimes(server.token_ttl_s, server.token_renewal_max_s))
+    registry = _registry(control, ambient, server)
     ledger = Ledger(control, ambient, lifetime_s=server.key_lifetime_s, events_max=settings.events.keep)
     events, budget = Events(ambient, lines_max=server.log_lines_max or None), Budget(server.cache_max_bytes)
     escalations = Escalations(registry, ambient, settings.escalations.channels(os.environ), events)
@@ -240,12 +253,14 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     lake = Lake(upstream, storage, manifests, heads, budget)
     records = Records(registry, ledger, journal, escalations, [control, catalog])
     undeclared = Undeclared(ambient, events)
-    gatekeeper = Gatekeeper(registry, ledger, heads.group_keys, journal.flush)
+    fencing, intents = _intents(control, registry, heads, ambient)
+    gatekeeper = Gatekeeper(registry, ledger, heads.group_keys, journal.flush, fencing)
     limits = _limits(server)
     engine = Engine(upstream, storage, heads, manifests, ambient, gatekeeper, limits, attempts.swapped)
     door = RowsInFlight()
     measures = Measures(control)
-    monitor = monitor_of(settings, data, registry, measures, escalations, journal, attempts, engine, door, ambient)
+    measured = measures, escalations, journal, attempts, engine, door, ambient, intents
+    monitor = monitor_of(settings, data, registry, *measured)
     watch = Watch(events, attempts, bypasses, undeclared, readiness, monitor, door, traces, lineage)
     lifecycle = Lifecycle(
         upstream,
@@ -269,20 +284,32 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     under_way = UnderWay()
     landings = Landings(heads, replays, engine, under_way, ambient, key_lifetime_ms=limits.lately_ms)
     places = registry, lifecycle
-    dry = ambient, code, DryApprovals(approvals)
+    dry = ambient, code, DryApprovals(approvals), intents
     checks = Checks(files, escalations, rates, *places, engine, heads, replays, landings, owners, *dry)
     writers = Writers(ledger, ambient)
     refusals = SafeRefusals(upstream, heads, replays, ledger, manifests, writers, engine.live)
     deciding = gate, engine, heads, replays, refusals, writers
-    commits = Commits(*deciding, lifecycle, gatekeeper, outcomes, journal, ambient, door, under_way)
+    commits = Commits(*deciding, lifecycle, gatekeeper, outcomes, journal, ambient, door, under_way, intents)
     kept = writers, outcomes, journal, Verdicts(control, ambient), ambient
     publishing = Publishing(gate, engine, heads, replays, *kept, key_lifetime_ms=limits.lately_ms)
     intake = Intake(server, ambient, open_to_all=open_to_all)
     front = Front(registry, intake, attempts, journal, shadow, ambient, server, open_to_all, traces=traces)
     token_rates, mcp = TokenRates(ambient), McpMount(front, settings.storage)
     page = page_of(front, token_rates, registry, journal, escalations, upstream, heads, manifests.parsing, watch)
-    rooms = engine, lifecycle, commits, checks, landings, publishing
+    rooms = engine, lifecycle, commits, checks, landings, publishing, intents
     return Tower(settings, data, lake, records, watch, *rooms, front, token_rates, page, mcp)
+
+
+def _registry(control: Database, ambient: Ambient, server: Server) -> Registry:
+    """The registry; what it reads for each request has the number of changes of intents beside its own."""
+    lifetimes = Lifetimes(server.token_ttl_s, server.token_renewal_max_s)
+    return Registry(control, ambient, lifetimes, beside=NUMBER_OF_CHANGES)
+
+
+def _intents(control: Database, registry: Registry, heads: Heads, ambient: Ambient) -> tuple[Fencing, Intents]:
+    store = Store(control, ambient, lambda: registry.beside)
+    fencing = Fencing(store)
+    return fencing, Intents(store, fencing, heads, ambient)
 
 
 def _limits(server: Server) -> Limits:

@@ -17,6 +17,7 @@ from icetower.mcp.results import (
     Checked,
     Explained,
     Figures,
+    Leased,
     Metrics,
     Refusal,
     Result,
@@ -171,6 +172,30 @@ def asked_of(found: Mapping[str, Any], summary: str) -> Asked:
     rows = [{"note": clean(str(note))}] if note else []
     untrusted = Untrusted(source="the person who decided", rows=rows) if rows else None
     return Asked(summary=summary, id=str(found["id"]), state=str(found["state"]), untrusted=untrusted)
+
+
+def leased(found: Mapping[str, Any]) -> Leased:
+    """The answer of the tools of intents."""
+    state, warnings = str(found["state"]), list(found["warnings"])
+    said = {
+        "held": "the rows are yours: do the work, renew it in time, and release it",
+        "queued": "others have the rows: renew it while you wait, until it is held",
+    }
+    rows = [
+        {"principal": clean(str(each["principal"])), "partitions": [clean(str(one)) for one in each["partitions"]][:20]}
+        for each in warnings[-20:]
+    ]
+    others = [{"before you": clean(str(each["principal"]))} for each in found["waits_for"][:20]]
+    untrusted = Untrusted(source="the names of others", rows=[*others, *rows]) if others or rows else None
+    return Leased(
+        summary=said.get(state, f"it has ended ({found['ended']})"),
+        intent=str(found["intent"]),
+        state=state,
+        fence=found["fence"],
+        expires_ms=found["expires_ms"],
+        warnings=len(warnings),
+        untrusted=untrusted,
+    )
 
 
 def metrics_of(desk: tables.Desk, since_ms: int) -> Metrics:

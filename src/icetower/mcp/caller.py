@@ -32,6 +32,9 @@ NEEDED: Mapping[str, frozenset[Operation]] = {
     "delete_rows": frozenset({Operation.DELETE}),
     "publish_branch": frozenset({Operation.APPEND, Operation.OVERWRITE, Operation.DELETE, Operation.REPLACE}),
     "revert_my_commit": frozenset({Operation.OVERWRITE, Operation.DELETE}),
+    "declare_intent": frozenset({Operation.APPEND, Operation.OVERWRITE, Operation.DELETE, Operation.REPLACE}),
+    "renew_intent": frozenset({Operation.APPEND, Operation.OVERWRITE, Operation.DELETE, Operation.REPLACE}),
+    "release_intent": frozenset({Operation.APPEND, Operation.OVERWRITE, Operation.DELETE, Operation.REPLACE}),
 }
 """Tool → operations one of which the contract must grant on something. Others need none."""
 

@@ -205,6 +205,16 @@ class Asked(Result):
     note: str | None = None
 
 
+class Leased(Result):
+    """`declare_intent`, `renew_intent`, `release_intent`."""
+
+    intent: str | None = Field(default=None, description="Its id, for renew_intent and release_intent.")
+    state: str | None = Field(default=None, description="held: the rows are yours. queued: you are in line. ended.")
+    fence: int | None = None
+    expires_ms: int | None = Field(default=None, description="It ends then, unless you renew it before.")
+    warnings: int = Field(default=0, description="Commits of others that have landed in the rows since.")
+
+
 class Figures(BaseModel):
     """How this principal's commits to one table went."""
 

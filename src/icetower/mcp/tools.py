@@ -21,6 +21,7 @@ from icetower.mcp.answers import (
     asked_of,
     checked,
     explained,
+    leased,
     metrics_of,
     refused,
     status,
@@ -34,6 +35,7 @@ from icetower.mcp.results import (
     Checked,
     Described,
     Explained,
+    Leased,
     Metrics,
     PublishedSnapshots,
     Result,
@@ -84,6 +86,9 @@ Keys = Annotated[
         description="Columns that identify a row; empty: the table's own (describe_table: key).",
     ),
 ]
+
+
+IntentId = Annotated[str, Field(min_length=1, max_length=64, description="As declare_intent has answered it.")]
 
 
 class CallerOf(Protocol):
@@ -397,6 +402,42 @@ class Tools:
         work = partial(publishing.publish, table=table, branch=branch, to=to, keep=keep, isolation=isolation)
         return await self._answer(PublishedSnapshots, ctx, work)
 
+    async def declare_intent(
+        self,
+        ctx: Context[Any, Any],
+        *,
+        table: TableName,
+        partitions: Annotated[
+            list[dict[str, Any]],
+            Field(
+                default_factory=list,
+                max_length=100,
+                description='Values or ranges by partition field, such as {"day": "2017-01-02"} or {"day": {"from": '
+                '"2017-01-01", "to": "2017-02-01"}}; empty: all that is yours.',
+            ),
+        ],
+        operation: Annotated[str, Field(pattern="^(append|overwrite|delete|replace)$")] = "overwrite",
+        minutes: Annotated[float, Field(ge=0.1, le=60)] = 5.0,
+        wait: Annotated[bool, Field(description="Stand in line where others hold the rows; false: be refused.")] = True,
+    ) -> Annotated[CallToolResult, Leased]:
+        """Hold rows before you work on them for long, so that nobody overtakes you. Your writes to them then go under
+        it by themselves. Release it when you are done; it ends by itself after the minutes."""
+
+        def work(desk: tables.Desk) -> Leased:
+            wanted = {"table": table, "operations": [operation]} | ({"partitions": partitions} if partitions else {})
+            return leased(desk.tower.declare_intent([wanted], ttl_s=minutes * 60, queue=wait))
+
+        return await self._answer(Leased, ctx, work)
+
+    async def renew_intent(self, ctx: Context[Any, Any], intent: IntentId) -> Annotated[CallToolResult, Leased]:
+        """Hold the rows for as long again, or ask whether you have come to them yet. Refused: you have lost them; do
+        not write, begin anew."""
+        return await self._answer(Leased, ctx, lambda desk: leased(desk.tower.renew_intent(intent)))
+
+    async def release_intent(self, ctx: Context[Any, Any], intent: IntentId) -> Annotated[CallToolResult, Leased]:
+        """Let others have the rows."""
+        return await self._answer(Leased, ctx, lambda desk: leased(desk.tower.release_intent(intent)))
+
     async def revert_my_commit(
         self,
         ctx: Context[Any, Any],
@@ -466,6 +507,9 @@ ABOUT: Mapping[str, tuple[str, bool, bool, bool]] = {
     "request_partition": ("Ask for partitions", True, False, True),
     "my_metrics": ("How my writes go", False, False, True),
     "publish_branch": ("Publish a branch", True, True, True),
+    "declare_intent": ("Hold rows", True, False, False),
+    "renew_intent": ("Hold them longer", True, False, True),
+    "release_intent": ("Let them go", True, False, True),
     "revert_my_commit": ("Take back my commit", True, True, False),
 }
 """Tool → title, whether it writes, whether that is destructive, whether it may be repeated without more effect."""

@@ -30,6 +30,12 @@ READ_SNAPSHOT = "icetower.read-snapshot"
 DECIDED = "icetower.decided-at"
 """When the agent decided what it writes, in milliseconds since 1970. It is logged, and nothing depends on it."""
 
+INTENT = "icetower.intent"
+"""The intent under which its writer has worked: a lease on the rows that the commit touches."""
+
+INTENT_FENCE = "icetower.fence"
+"""The number that the intent was given with its grant. Beside it stands `INTENT`."""
+
 REVERTS = "icetower.reverts"
 """The ids of snapshots that this one takes back, with commas between them."""
 
@@ -86,7 +92,20 @@ AUTHOR = "icetower.author"
 """Who made the published snapshot, where another principal published it."""
 
 OF_CLIENTS = frozenset(
-    {KEY, BLIND, APPLICATION, SEQUENCE, FILTER, ISOLATION, READ_SNAPSHOT, DECIDED, REVERTS, REVERTS_OF}
+    {
+        KEY,
+        BLIND,
+        APPLICATION,
+        SEQUENCE,
+        FILTER,
+        ISOLATION,
+        READ_SNAPSHOT,
+        DECIDED,
+        REVERTS,
+        REVERTS_OF,
+        INTENT,
+        INTENT_FENCE,
+    }
 )
 OF_THE_TOWER = frozenset(
     {REF, PRINCIPAL, CLIENT_LIST, GROUP_FILE, GROUP_SIZE, BASE, PUBLISHED_BRANCH, PUBLISHED_HEAD, AUTHOR}
@@ -108,6 +127,12 @@ FENCE = "icetower.fence."
 
 PUBLISHED = "icetower.published."
 """How the properties begin by which the tower keeps the keys of publications that added no snapshot (trap K1)."""
+
+INTENTS = "icetower.intents"
+"""``required``: commits into rows that another's intent holds are refused. ``advisory``: its holder hears of them."""
+
+INTENTS_FENCE = "icetower.intents.fence"
+"""The highest fence that was given for the table, as far as commits have brought it here (trap K4)."""
 
 RETENTION_SNAPSHOTS_MAX = "icetower.retention.snapshots-max"
 """So many snapshots stay on each branch's line (trap H1)."""

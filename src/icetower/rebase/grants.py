@@ -6,6 +6,7 @@ The protocol does not say what a client has read. So a commit is rebased only wh
 - the commit itself, where it is known to be blind, or is a rewrite that shows that it changes no row;
 - the table, which declares that snapshot isolation is enough;
 - the contract, which declares that its principal reads only what it owns, or is owed no more than snapshot isolation;
+- an intent that holds the rows for its writer alone, whose work depends on these rows;
 - the client, which declares a filter and an isolation level in the snapshot's summary.
 
 Then the commit is checked against what was written meanwhile (`rebase.written`). A conflict is refused with its
@@ -68,7 +69,8 @@ class RebaseGrant:
     """What allows a commit to be rebased.
 
     Attributes:
-        source: ``blind``, ``rewrite``, ``table``, ``contract`` or ``summary``; of the most demanding of its snapshots.
+        source: ``blind``, ``rewrite``, ``table``, ``contract``, ``intent`` or ``summary``; of the most demanding of its
+            snapshots.
         scope: what was read, where that is to be checked.
         merges_vectors: whether disjoint deletions from one data file may be put together.
     """
@@ -180,7 +182,7 @@ def grant_for(member: Admitted, staged: StagedTable, *, isolation_since: int | N
             _missing_isolation(member, properties),
         )
     if scope is not None:
-        return RebaseGrant("contract", scope, merges_vectors=scope.level is Level.SNAPSHOT)
+        return RebaseGrant(scope.source, scope, merges_vectors=scope.level is Level.SNAPSHOT)
     if all(change.is_pure_append for change in member.changes) and not any(map(is_merge, summaries)):
         blind = not member.serializable and all(
             kind_of(change, declared_blind=True) is Kind.BLIND for change in member.changes

@@ -63,6 +63,14 @@ def number_of_changes(connection: Connection) -> int:
     return connection.execute(select(changes.c.number)).scalar_one()
 
 
+def numbers(connection: Connection, beside: ColumnElement[int] | None) -> tuple[int, int]:
+    """The same, and in the same statement a number that another room counts its changes by; -1 without one."""
+    if beside is None:
+        return number_of_changes(connection), -1
+    row = connection.execute(select(changes.c.number, beside)).one()
+    return row[0], row[1]
+
+
 def count_change(connection: Connection) -> None:
     """What was read before may not hold any more."""
     connection.execute(update(changes).values(number=changes.c.number + 1))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Row, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, insert, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from icetower.ambient import Ambient
@@ -29,6 +29,7 @@ from icetower.registry.queries import (
     in_force,
     live_credentials,
     number_of_changes,
+    numbers,
 )
 from icetower.registry.schema import credentials, principals
 from icetower.registry.sql import migrate, take_write_lock
@@ -51,9 +52,11 @@ class _Known:
     Attributes:
         acting: by the hash of a credential, who acts by it, and until when (milliseconds since 1970; None: for good).
         standings: by principal, its contract and that contract's version; None where it is in force no more.
+        beside: the other room's number of changes.
     """
 
     number: int = -1
+    beside: int = -1
     acting: dict[str, tuple[Principal, int | None]] = field(default_factory=dict[str, tuple[Principal, int | None]])
     bindings: dict[str, tuple[str, int] | None] = field(default_factory=dict[str, tuple[str, int] | None])
 
@@ -85,16 +88,24 @@ class Registry:
 
     Attributes:
         number: the highest number of changes that was read, or made here; -1: none yet. Each request has it read anew.
+        beside: the highest number of `beside` that was read; -1: none yet.
     """
 
-    def __init__(self, database: Database, ambient: Ambient, lifetimes: tokens.Lifetimes | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        ambient: Ambient,
+        lifetimes: tokens.Lifetimes | None = None,
+        beside: ColumnElement[int] | None = None,
+    ) -> None:
         self._database = database
         self._ambient = ambient
         self._lifetimes = lifetimes or tokens.Lifetimes()
         self._authentication = Together(self._authenticate)
         self._ended = Together(self._read_ended)
         self._known = _Known()
-        self.number = -1
+        self.number = self.beside = -1
+        self._beside = beside
         migrate(database, Path(__file__).parent / "migrations", version_table="registry_version")
 
     async def _write(self, work: Callable[[Connection], T], *, only_adds: bool = False) -> T:
@@ -212,9 +223,9 @@ class Registry:
         known = self._known
 
         def work(connection: Connection) -> _Known:
-            number = number_of_changes(connection)
+            number, beside = numbers(connection, self._beside)
             lacking = [name for name in names if number != known.number or name not in known.bindings]
-            return _Known(number, bindings=bindings(connection, lacking))
+            return _Known(number, beside, bindings=bindings(connection, lacking))
 
         read = await self._ask(work)
         binding = self._now_known(known, read).bindings
@@ -223,7 +234,7 @@ class Registry:
 
     def _now_known(self, known: _Known, read: _Known) -> _Known:
         """What is known after a reading that began with `known`, all of it as the registry stood at the reading."""
-        self.number = max(self.number, read.number)
+        self.number, self.beside = max(self.number, read.number), max(self.beside, read.beside)
         if read.number == known.number:
             known.acting.update(read.acting)
             known.bindings.update(read.bindings)
@@ -259,9 +270,9 @@ class Registry:
         known = self._known
 
         def work(connection: Connection) -> _Known:
-            number = number_of_changes(connection)
+            number, beside = numbers(connection, self._beside)
             lacking = [hash_ for hash_ in presented if number != known.number or hash_ not in known.acting]
-            return _Known(number, acting=_acting(connection, lacking, now))
+            return _Known(number, beside, acting=_acting(connection, lacking, now))
 
         acting = self._now_known(known, await self._ask(work)).acting
         found = ((hash_, acting.get(hash_)) for hash_ in presented)

@@ -35,6 +35,7 @@ from icetower.protocol.names import Identifier
 from icetower.protocol.updates import creates
 from icetower.registry.principals import Principal
 from icetower.service.attempts import partitions_of
+from icetower.service.intents import Intents
 from icetower.service.landings import Landings, Wanted
 from icetower.service.owners import Owners
 from icetower.table.client_properties import NO_CODE, Allowed
@@ -110,6 +111,7 @@ class Checks:
         ambient: Ambient,
         client_code: Allowed = NO_CODE,
         approvals: Approvals | None = None,
+        intents: Intents | None = None,
     ) -> None:
         self._files = files
         self._stops = stops
@@ -124,6 +126,7 @@ class Checks:
         self._ambient = ambient
         self._client_code = client_code
         self._approvals = approvals
+        self._intents = intents
 
     async def commit(
         self,
@@ -176,6 +179,9 @@ class Checks:
                     raise refusal(verdict, principal, table)
             with recorder.recording(principal, table, "+".join(operations)):
                 check_quota(principal, table, files=intent.files, size_bytes=intent.size_bytes)
+            if self._intents is not None:
+                places = [(touch.spec.spec_id, touch.partition) for touch in touches]
+                await self._intents.would(principal, table, head.metadata, places, intent.operations)
         except IcetowerError as error:
             return await self._refused(principal, error, noted, wait_s)
         return Verdict("admitted", None, _branch(head, "main"), operations, names, tuple(noted), wait_s)
@@ -236,6 +242,8 @@ class Checks:
             operations = tuple(sorted(admitted.operations))
             if head is None:
                 return "created", None, operations, ()
+            if self._intents is not None:
+                admitted = await self._intents.admit(admitted, head.metadata)
             planned, head = await self._engine.would(admitted)
         for refused in planned.refused:
             raise refused.error

@@ -41,6 +41,7 @@ from icetower.protocol.updates import Updates, creates
 from icetower.registry.principals import Principal
 from icetower.registry.tokens import contract_revoked, not_authenticated
 from icetower.service.attempts import partitions_of
+from icetower.service.intents import Intents
 from icetower.service.journal import Journal
 from icetower.service.lifecycle import Lifecycle
 from icetower.service.outcomes import Attempt, Outcomes, time_of
@@ -73,6 +74,7 @@ class Commits:
         ambient: Ambient,
         rows: RowsInFlight | None = None,
         under_way: UnderWay | None = None,
+        intents: Intents | None = None,
     ) -> None:
         self._gate = gate
         self._engine = engine
@@ -88,6 +90,7 @@ class Commits:
         self._rows = rows or RowsInFlight()
         self._flights: SingleFlight[tuple[Committed, ...]] = SingleFlight()
         self._under_way = under_way or UnderWay()
+        self._intents = intents
 
     async def commit(
         self,
@@ -275,8 +278,11 @@ class Commits:
                 if landed is not None:
                     return landed
                 admitted = await admit(principal, table, request, identity, head, since_s=attempt.started_s)
+                if self._intents is not None:
+                    admitted = await self._intents.admit(admitted, head.metadata)
                 self._judged(attempt, admitted)
                 done = await self._engine.submit_append(admitted, head, request=request_id)
+                self._tell_holders(admitted, done)
             if done.by_files:
                 await self._journal.keep_replay(identity, done)
             attempt.partitions = partitions_of(done.head, admitted.places)
@@ -351,7 +357,10 @@ class Commits:
                 before = await self._created_before(principal, request, identity)
             if before is not None:
                 return before
-        return await self._gate.admit(principal, request, identity, head, since_s=since_s)
+        admitted = await self._gate.admit(principal, request, identity, head, since_s=since_s)
+        if head is None or self._intents is None:
+            return admitted
+        return await self._intents.admit(admitted, head.metadata)
 
     async def _created_before(
         self, principal: Principal, request: CommitRequest, identity: Identity
@@ -448,7 +457,13 @@ class Commits:
             await self._remember(member, done)
         return tuple(committed)
 
+    def _tell_holders(self, member: Admitted | AdmittedAppend, done: Committed) -> None:
+        """Whoever holds rows that a commit has touched hears of it."""
+        if self._intents is not None:
+            self._intents.landed(member, done)
+
     async def _remember(self, member: Admitted, done: Committed) -> None:
+        self._tell_holders(member, done)
         if done.by_files:
             await self._journal.keep_replay(member.identity, done)
         else:

@@ -1,0 +1,1 @@
+"""Operations on intents a second, and what a commit's gate costs with them."""

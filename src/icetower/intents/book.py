@@ -1,0 +1,590 @@
+"""Who holds which rows, and who waits for them. Pure.
+
+An intent is granted when none that conflicts with it holds, and none that conflicts with it was declared before and
+still waits. So the queue is fair, an intent over several tables is granted as a whole or not at all, and two that are
+granted at once never conflict. Both held and waiting intents end when they have not been renewed for their time to
+live, and nobody renews for ever: whoever waits gets its turn.
+
+A fence is a number that is given with each grant, from one counter over all tables. It says which of two holders came
+later, whatever their clocks say.
+
+The book is changed in drafts: `begin`, some changes, then `keep` or `undo`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from icetower.contracts.boxes import Box
+from icetower.contracts.deliveries import moment_text
+from icetower.errors import Conflict, Forbidden, KeyMisused, NotFound, TooManyRequests
+from icetower.intents.occupied import Occupied
+from icetower.intents.regions import meet
+
+APPENDS = frozenset({"append"})
+OF_PRINCIPAL_MAX = 1_000
+"""Intents that one principal has at once, those that wait included."""
+HELD_MAX_MS = 6 * 3600 * 1000
+"""How long an intent may be renewed, from its grant on."""
+SKEW_MS_MAX = 5_000
+"""So far apart the clocks of towers may be. A time that lies farther ahead is of a clock that has gone back since."""
+NAMED_MAX = 3
+"""Of so many intents a refusal says who has them."""
+WARNINGS_MAX = 100
+"""Of one intent; whoever has not looked by then has had its work overtaken often enough."""
+ENDED_MAX = 2_000
+"""Ended intents that are remembered, to say how each has ended."""
+
+
+class State(StrEnum):
+    """What an intent is."""
+
+    QUEUED = "queued"
+    HELD = "held"
+    ENDED = "ended"
+
+
+class End(StrEnum):
+    """How an intent has ended.
+
+    released    by its holder
+    expired     it was not renewed in time
+    broken      by a person
+    overtaken   its table knows of a later fence than the control database has given: that was lost, or restored
+    """
+
+    RELEASED = "released"
+    EXPIRED = "expired"
+    BROKEN = "broken"
+    OVERTAKEN = "overtaken"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Rows of one table, and what is to be done to them.
+
+    Attributes:
+        table: its name when the intent was declared.
+        said: the regions or the filter as they were declared, as JSON.
+        exclusive: nothing of others comes into the rows, appends that are known to be blind included.
+        base: the snapshot at which ``main`` stood when it was declared.
+    """
+
+    table: str
+    uuid: str
+    boxes: tuple[Box, ...]
+    operations: frozenset[str]
+    said: str = "all"
+    exclusive: bool = False
+    base: int | None = None
+
+    @property
+    def shares(self) -> bool:
+        """Whether others may append beside it."""
+        return self.operations == APPENDS and not self.exclusive
+
+    def conflicts(self, other: Claim) -> bool:
+        """Whether only one of the two may be held."""
+        apart = self.uuid != other.uuid or (self.shares and other.shares)
+        return not apart and meet(self.boxes, other.boxes)
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A lease on rows of some tables, or a wish for one.
+
+    Attributes:
+        number: its place in the queue of all.
+        fence: given with the grant.
+        granted_ms, renewed_ms: milliseconds since 1970.
+        ended_by: who has released or broken it.
+        changed: the change of the book that it was changed by last.
+    """
+
+    id: str
+    number: int
+    principal: str
+    contract: str
+    claims: tuple[Claim, ...]
+    ttl_ms: int
+    state: State
+    declared_ms: int
+    renewed_ms: int
+    fence: int | None = None
+    granted_ms: int | None = None
+    ended: End | None = None
+    ended_ms: int | None = None
+    ended_by: str = ""
+    changed: int = 0
+
+    @property
+    def expires_ms(self) -> int:
+        return self.renewed_ms + self.ttl_ms
+
+    @property
+    def live(self) -> bool:
+        return self.state is not State.ENDED
+
+    def holds(self, now_ms: int) -> bool:
+        """Whether it is held, and its time has not passed."""
+        return self.state is State.HELD and now_ms < self.expires_ms
+
+    def claims_on(self, uuid: str) -> list[Claim]:
+        return [claim for claim in self.claims if claim.uuid == uuid]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What somebody wants to hold.
+
+    Attributes:
+        id: chosen by the caller: the same intent, declared again, is the one that is there.
+        queue: wait where another holds the rows; else be refused.
+    """
+
+    id: str
+    principal: str
+    contract: str
+    claims: tuple[Claim, ...]
+    ttl_ms: int
+    queue: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What the database has that a book does not know.
+
+    Attributes:
+        whole: this is all there is, and not only what has changed.
+        number, fence, order: the counters as they stand.
+        granted: by table, the highest fence, where that has changed.
+        warnings: intent and warning.
+    """
+
+    whole: bool
+    number: int
+    fence: int
+    order: int
+    intents: Sequence[Intent] = ()
+    granted: Mapping[str, int] = field(default_factory=dict[str, int])
+    warnings: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(slots=True)
+class _Draft:
+    """What was changed since `begin`: each intent as it was before, the counters, and the warnings that came."""
+
+    warnings: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    before: dict[str, Intent | None] = field(default_factory=dict[str, "Intent | None"])
+    granted: dict[str, int | None] = field(default_factory=dict[str, "int | None"])
+    fence: int = 0
+    order: int = 0
+
+
+class Book:
+    """All intents that are live, and the last of those that have ended.
+
+    Attributes:
+        number: how many changes it knows of.
+        fence, order: the last number that was given.
+        granted: by the uuid of a table, the highest fence that was given for it.
+    """
+
+    def __init__(self) -> None:
+        self.number, self.fence, self.order = 0, 0, 0
+        self.granted: dict[str, int] = {}
+        self._live: dict[str, Intent] = {}
+        self._ended: OrderedDict[str, Intent] = OrderedDict()
+        self._sharing: dict[str, Occupied] = {}
+        self._alone: dict[str, Occupied] = {}
+        self._blockers: dict[str, set[str]] = {}
+        self._blocks: dict[str, set[str]] = {}
+        self._of: dict[str, int] = {}
+        self._warnings: dict[str, list[str]] = {}
+        self._due: list[tuple[int, str]] = []
+        self._latest_ms = 0
+        self._draft = _Draft()
+
+    # -- what it says ---------------------------------------------------------------------------------------------
+
+    def find(self, id_: str) -> Intent | None:
+        """An intent, also one that has ended a while ago."""
+        return self._live.get(id_) or self._ended.get(id_)
+
+    def live(self) -> list[Intent]:
+        """All that are held or wait, in the order in which they were declared."""
+        return sorted(self._live.values(), key=lambda intent: intent.number)
+
+    def ended(self) -> list[Intent]:
+        return list(self._ended.values())
+
+    def is_free(self, uuid: str) -> bool:
+        """Whether nobody has an intent on a table."""
+        return uuid not in self._alone and uuid not in self._sharing
+
+    def waits_for(self, id_: str) -> list[Intent]:
+        """The intents that one waits for, held ones first."""
+        found = [self._live[each] for each in self._blockers.get(id_, ())]
+        return sorted(found, key=lambda intent: (intent.state is not State.HELD, intent.number))
+
+    def near(self, uuid: str, boxes: Sequence[Box]) -> list[Intent]:
+        """The live intents on a table that have a row in common with some boxes, in order."""
+        sides = (self._alone, self._sharing)
+        found = {id_ for side in sides if uuid in side for id_ in side[uuid].near(boxes)}
+        intents = (self._live[id_] for id_ in found)
+        met = (each for each in intents if any(meet(claim.boxes, boxes) for claim in each.claims_on(uuid)))
+        return sorted(met, key=lambda intent: intent.number)
+
+    def warnings(self, id_: str) -> Sequence[str]:
+        """What the holder of an intent was warned of, as JSON, oldest first."""
+        return self._warnings.get(id_, ())
+
+    def due_ms(self) -> int | None:
+        """When the next intent ends that is not renewed; None where there is none."""
+        self._drop_stale_dues()
+        return self._due[0][0] if self._due else None
+
+    # -- what changes it ------------------------------------------------------------------------------------------
+
+    def declare(self, wanted: Wanted, now_ms: int) -> Intent:
+        """Grant an intent, or let it wait.
+
+        Raises:
+            Conflict: others hold, or wait for, some of the rows, and it does not want to wait (``intent.held``).
+            KeyMisused: another intent has its id (``intent.id``).
+            TooManyRequests: its principal has as many as it may have (``intent.limit``).
+        """
+        known = self.find(wanted.id)
+        if known is not None:
+            if known.principal != wanted.principal or _asked(known) != _asked(wanted):
+                raise KeyMisused(
+                    f"the id {wanted.id} is another intent's; declare this one under a new id", rule="intent.id"
+                )
+            return known
+        if self._of.get(wanted.principal, 0) >= OF_PRINCIPAL_MAX:
+            raise TooManyRequests(
+                f"{wanted.principal} has {OF_PRINCIPAL_MAX} intents, and may have no more: release some",
+                rule="intent.limit",
+                next_step="fix_request",
+            )
+        intent = Intent(
+            wanted.id,
+            self.order + 1,
+            wanted.principal,
+            wanted.contract,
+            wanted.claims,
+            wanted.ttl_ms,
+            State.QUEUED,
+            now_ms,
+            now_ms,
+        )
+        in_the_way = [self._live[id_] for id_ in self._conflicting(intent)]
+        if in_the_way and not wanted.queue:
+            raise refused_for(in_the_way, wanted.claims)
+        self.order += 1
+        self._change(intent)
+        if not in_the_way:
+            self._grant(intent, now_ms)
+        return self._live[intent.id]
+
+    def renew(self, id_: str, principal: str, now_ms: int, ttl_ms: int | None = None) -> Intent:
+        """Let an intent live for its time from now on.
+
+        Raises:
+            Forbidden: it has ended, or has been renewed for as long as it may be (``intent.fenced``).
+            NotFound: the principal has none of that id.
+        """
+        intent = self.require(id_, principal)
+        if not intent.live:
+            raise fenced(intent)
+        if intent.granted_ms is not None and now_ms >= intent.granted_ms + HELD_MAX_MS:
+            raise Forbidden(
+                f"intent {id_} is held for more than {HELD_MAX_MS // 3_600_000} hours and is renewed no more; commit, "
+                "and declare another one",
+                rule="intent.fenced",
+                next_step="fix_request",
+            )
+        return self._change(replace(intent, renewed_ms=now_ms, ttl_ms=ttl_ms or intent.ttl_ms))
+
+    def end(self, id_: str, end: End, now_ms: int, by: str) -> Intent:
+        """End an intent, if it has not ended, and grant what waited for it. Raises `NotFound`."""
+        intent = self.find(id_)
+        if intent is None:
+            raise no_intent(id_)
+        if not intent.live:
+            return intent
+        freed: set[str] = set()
+        ended = self._end(intent, end, now_ms, by, freed)
+        self._grant_freed(freed, now_ms)
+        return ended
+
+    def settle(self, now_ms: int) -> None:
+        """End what has not been renewed in time, and grant what waited for it.
+
+        A clock that has gone back would leave what it has written to live for too long: it is taken back, too.
+        """
+        if self._latest_ms > now_ms + SKEW_MS_MAX:
+            for intent in [each for each in self._live.values() if each.renewed_ms > now_ms + SKEW_MS_MAX]:
+                granted_ms = None if intent.granted_ms is None else min(intent.granted_ms, now_ms)
+                self._change(replace(intent, renewed_ms=now_ms, granted_ms=granted_ms))
+            self._latest_ms = now_ms + SKEW_MS_MAX
+        freed: set[str] = set()
+        while (due_ms := self.due_ms()) is not None and due_ms <= now_ms:
+            self._end(self._live[self._due[0][1]], End.EXPIRED, now_ms, "", freed)
+        # Once all have ended: a waiter that nobody has asked for is not let in by what ends beside it.
+        self._grant_freed(freed, now_ms)
+
+    def overtake(self, uuid: str, fence: int, now_ms: int) -> None:
+        """A table knows of a fence that was not given here: all intents on it end, and the counter goes above it."""
+        if self.granted.get(uuid, 0) >= fence:
+            return
+        self._draft.granted.setdefault(uuid, self.granted.get(uuid))
+        self.granted[uuid] = fence
+        self.fence = max(self.fence, fence)
+        freed: set[str] = set()
+        for intent in [each for each in self.live() if each.claims_on(uuid)]:
+            self._end(intent, End.OVERTAKEN, now_ms, "", freed)
+        self._grant_freed(freed, now_ms)
+
+    def warn(self, id_: str, warning: str) -> None:
+        """Note, for its holder, what has happened to the rows of a live intent."""
+        known = len(self._warnings.get(id_, ())) + sum(each == id_ for each, _ in self._draft.warnings)
+        if id_ in self._live and known < WARNINGS_MAX:
+            self._draft.warnings.append((id_, warning))
+
+    def require(self, id_: str, principal: str) -> Intent:
+        """An intent of a principal. Raises `NotFound`."""
+        intent = self.find(id_)
+        if intent is None or intent.principal != principal:
+            raise no_intent(id_)
+        return intent
+
+    # -- drafts ---------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """From here on it is noted what changes."""
+        self._draft = _Draft(fence=self.fence, order=self.order)
+
+    @property
+    def changed(self) -> list[Intent]:
+        """What has changed since `begin`."""
+        found = (self.find(id_) for id_ in self._draft.before)
+        return [intent for intent in found if intent is not None]
+
+    @property
+    def changed_grants(self) -> Mapping[str, int]:
+        """By table, the highest fence, where that has changed since `begin`."""
+        return {uuid: self.granted[uuid] for uuid in self._draft.granted}
+
+    @property
+    def new_warnings(self) -> Sequence[tuple[str, str]]:
+        """Intent and warning, of each that came since `begin`."""
+        return self._draft.warnings
+
+    @property
+    def has_changed(self) -> bool:
+        return bool(self._draft.before or self._draft.granted or self._draft.warnings)
+
+    def was_there(self, id_: str) -> bool:
+        """Whether an intent was there when the draft was begun."""
+        return self._draft.before.get(id_) is not None
+
+    def keep(self, number: int) -> None:
+        """What has changed since `begin` stands, as the change of that number."""
+        if self.has_changed:
+            self.number = number
+        self._add_warnings(self._draft.warnings)
+        self.begin()
+        self._forget_ended()
+
+    def undo(self) -> None:
+        """All is as it was at `begin`."""
+        draft = self._draft
+        for id_ in draft.before:
+            self._take_out(id_)
+        for intent in draft.before.values():
+            if intent is not None:
+                self._put_in(intent)
+        for uuid, fence in draft.granted.items():
+            if fence is None:
+                self.granted.pop(uuid, None)
+            else:
+                self.granted[uuid] = fence
+        self.fence, self.order = draft.fence, draft.order
+        self.begin()
+
+    def learn(self, news: News) -> None:
+        """What another tower has changed."""
+        intents = list(news.intents)
+        for intent in intents:
+            self._take_out(intent.id)
+        for intent in intents:
+            self._put_in(intent)
+        self.granted |= news.granted
+        self._add_warnings(news.warnings)
+        self.number, self.fence, self.order = news.number, news.fence, news.order
+        self.begin()
+        self._forget_ended()
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _add_warnings(self, warnings: Iterable[tuple[str, str]]) -> None:
+        for id_, warning in warnings:
+            self._warnings.setdefault(id_, []).append(warning)
+
+    def _forget_ended(self) -> None:
+        while len(self._ended) > ENDED_MAX:
+            id_, _ = self._ended.popitem(last=False)
+            self._warnings.pop(id_, None)
+
+    def _grant(self, intent: Intent, now_ms: int) -> None:
+        self.fence += 1
+        for uuid in {claim.uuid for claim in intent.claims}:
+            self._draft.granted.setdefault(uuid, self.granted.get(uuid))
+            self.granted[uuid] = self.fence
+        self._change(replace(intent, state=State.HELD, fence=self.fence, granted_ms=now_ms, renewed_ms=now_ms))
+
+    def _end(self, intent: Intent, end: End, now_ms: int, by: str, freed: set[str]) -> Intent:
+        """End an intent. `freed`: gets those that wait for it."""
+        freed |= self._blocks.get(intent.id, set())
+        return self._change(replace(intent, state=State.ENDED, ended=end, ended_ms=now_ms, ended_by=by))
+
+    def _grant_freed(self, freed: Iterable[str], now_ms: int) -> None:
+        """Grant those that wait for nobody any more."""
+        ready = (self._live[id_] for id_ in freed if id_ in self._live and not self._blockers.get(id_))
+        for each in sorted(ready, key=lambda waiter: waiter.number):
+            self._grant(each, now_ms)
+
+    def _change(self, intent: Intent) -> Intent:
+        """An intent is from now on as this one says."""
+        intent = replace(intent, changed=self.number + 1)
+        before = self.find(intent.id)
+        self._draft.before.setdefault(intent.id, before)
+        if before is not None and before.live and intent.live:  # neither its rows nor its place change
+            self._live[intent.id] = intent
+            self._note_due(intent)
+        else:
+            self._take_out(intent.id)
+            self._put_in(intent)
+        return intent
+
+    def _put_in(self, intent: Intent) -> None:
+        if not intent.live:
+            self._ended[intent.id] = intent
+            return
+        for other in self._conflicting(intent):
+            first, second = (other, intent.id) if self._live[other].number < intent.number else (intent.id, other)
+            self._blockers.setdefault(second, set()).add(first)
+            self._blocks.setdefault(first, set()).add(second)
+        self._live[intent.id] = intent
+        self._of[intent.principal] = self._of.get(intent.principal, 0) + 1
+        for (uuid, shares), boxes in _by_side(intent).items():
+            (self._sharing if shares else self._alone).setdefault(uuid, Occupied()).add(intent.id, boxes)
+        self._note_due(intent)
+
+    def _take_out(self, id_: str) -> None:
+        self._ended.pop(id_, None)
+        intent = self._live.pop(id_, None)
+        if intent is None:
+            return
+        for waiter in self._blocks.pop(id_, ()):
+            self._blockers[waiter].discard(id_)
+            if not self._blockers[waiter]:
+                del self._blockers[waiter]
+        for blocker in self._blockers.pop(id_, ()):
+            self._blocks[blocker].discard(id_)
+            if not self._blocks[blocker]:
+                del self._blocks[blocker]
+        self._of[intent.principal] -= 1
+        if not self._of[intent.principal]:
+            del self._of[intent.principal]
+        for uuid, shares in _by_side(intent):
+            side = self._sharing if shares else self._alone
+            side[uuid].remove(id_)
+            if not len(side[uuid]):
+                del side[uuid]
+
+    def _conflicting(self, intent: Intent) -> set[str]:
+        """The live intents of which each, with this one, may not be held at once."""
+        found: set[str] = set()
+        for claim in intent.claims:
+            for side in (self._alone,) if claim.shares else (self._alone, self._sharing):
+                for id_ in side[claim.uuid].near(claim.boxes) if claim.uuid in side else ():
+                    if id_ not in found and any(claim.conflicts(other) for other in self._live[id_].claims):
+                        found.add(id_)
+        found.discard(intent.id)
+        return found
+
+    def _note_due(self, intent: Intent) -> None:
+        self._latest_ms = max(self._latest_ms, intent.renewed_ms)
+        heapq.heappush(self._due, (intent.expires_ms, intent.id))
+
+    def _drop_stale_dues(self) -> None:
+        """Let go of times that were renewed since."""
+        while self._due:
+            at_ms, id_ = self._due[0]
+            intent = self._live.get(id_)
+            if intent is not None and intent.expires_ms == at_ms:
+                return
+            heapq.heappop(self._due)
+
+
+def _by_side(intent: Intent) -> dict[tuple[str, bool], list[Box]]:
+    """The boxes of an intent, by table and by whether others may append beside them."""
+    found: dict[tuple[str, bool], list[Box]] = {}
+    for claim in intent.claims:
+        found.setdefault((claim.uuid, claim.shares), []).extend(claim.boxes)
+    return found
+
+
+def _asked(intent: Intent | Wanted) -> object:
+    """What was asked for. Regions that are relative to now mean something else a moment later, and are the same."""
+    return [(claim.uuid, claim.said, claim.operations, claim.exclusive) for claim in intent.claims]
+
+
+# ── Refusals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def refused_for(in_the_way: Sequence[Intent], claims: Sequence[Claim]) -> Conflict:
+    """The refusal of an intent, for which others stand in the way."""
+    tables = ", ".join(dict.fromkeys(claim.table for claim in claims))
+    return Conflict(
+        f"rows of {tables} are held: {held_text(in_the_way)}. Declare it with queue: true to wait in line, or come "
+        "back later",
+        rule="intent.held",
+        next_step="wait_until",
+        wait_until_ms=max(intent.expires_ms for intent in in_the_way),
+        owner=in_the_way[0].contract,
+    )
+
+
+def held_text(intents: Sequence[Intent]) -> str:
+    """Who holds, or waits, and until when."""
+    ordered = sorted(intents, key=lambda intent: (intent.state is not State.HELD, intent.number))
+    texts = [
+        f"{intent.principal} {'holds' if intent.state is State.HELD else 'waits for'} them by intent {intent.id} until "
+        f"{moment_text(intent.expires_ms)} UTC, unless it renews"
+        for intent in ordered[:NAMED_MAX]
+    ]
+    more = len(ordered) - NAMED_MAX
+    return "; ".join([*texts, *([f"and {more} more"] if more > 0 else [])])
+
+
+def fenced(intent: Intent) -> Forbidden:
+    """The refusal of what comes by an intent that has ended."""
+    how = f" by {intent.ended_by}" if intent.ended is End.BROKEN else ""
+    when = "" if intent.ended_ms is None else f" at {moment_text(intent.ended_ms)} UTC"
+    return Forbidden(
+        f"intent {intent.id} has ended{when} ({intent.ended or 'not renewed'}{how}): others may hold its rows since. "
+        "Nothing was committed; declare another intent, read the table again, and write anew",
+        rule="intent.fenced",
+        next_step="fix_request",
+    )
+
+
+def no_intent(id_: str) -> NotFound:
+    return NotFound(f"there is no intent {id_[:100]}, or it has ended long ago", rule="intent.exists")

@@ -1,0 +1,412 @@
+"""Intents: declared before the work, renewed during it, released after it; and what their holders hear meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from icetower.admission import permissions
+from icetower.admission.admitted import Admitted, AdmittedAppend
+from icetower.admission.shadow import ShadowRecorder
+from icetower.ambient import Ambient
+from icetower.commit.head import Heads
+from icetower.commit.queue import Committed
+from icetower.contracts.check import appends_blindly, requires_intents
+from icetower.contracts.model import REQUIRED, Operation, Rule
+from icetower.contracts.regions import Region
+from icetower.errors import BadRequest, ContractViolation, IcetowerError, TooManyRequests
+from icetower.intents.book import Book, Claim, End, Intent, State, Wanted, fenced, refused_for
+from icetower.intents.fencing import Fencing, check_intended, fence_of, finer, hinders, touched
+from icetower.intents.regions import EVERYTHING, Boxes, boxes_of_filter, boxes_of_regions, boxes_of_rules, inside
+from icetower.intents.store import Store
+from icetower.protocol.marks import INTENTS
+from icetower.protocol.names import Identifier
+from icetower.registry.principals import Principal
+from icetower.service.attempts import partitions_of
+
+M = TypeVar("M", Admitted, AdmittedAppend)
+
+POLL_S = 0.25
+"""So often a tower on which somebody waits looks what other towers have changed."""
+WAITING_MAX = 200
+"""Requests of one principal that wait for intents at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Rows of one table that somebody wants to hold.
+
+    Attributes:
+        regions, filter_: one of them, or none: all that the contract owns.
+        said: the same as JSON.
+        operations: what is to be done to them.
+    """
+
+    table: Identifier
+    operations: frozenset[Operation]
+    regions: Sequence[Region] | None = None
+    filter_: Any = None
+    said: str = "all"
+    exclusive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An intent as its holder sees it.
+
+    Attributes:
+        warnings: what has happened to its rows, as JSON.
+        in_the_way: whom it waits for.
+    """
+
+    intent: Intent
+    warnings: Sequence[str] = ()
+    in_the_way: Sequence[Intent] = ()
+
+
+class Intents:
+    """One a tower."""
+
+    def __init__(self, store: Store, fencing: Fencing, heads: Heads, ambient: Ambient) -> None:
+        self._store = store
+        self._heads = heads
+        self._ambient = ambient
+        self._fencing = fencing
+        self._waiting: dict[str, int] = {}
+        self._watching: asyncio.Task[None] | None = None
+        self._chores: set[asyncio.Task[None]] = set()
+        self._closing = asyncio.Event()
+        self.warned = 0
+
+    @property
+    def book(self) -> Book:
+        """As it was known last."""
+        return self._store.book
+
+    # -- of holders -----------------------------------------------------------------------------------------------
+
+    async def declare(
+        self,
+        principal: Principal,
+        wishes: Sequence[Wish],
+        shadow: ShadowRecorder,
+        *,
+        id_: str | None = None,
+        ttl_ms: int,
+        queue: bool = False,
+    ) -> Seen:
+        """Grant an intent, or let it wait.
+
+        Args:
+            id_: chosen by the caller; the same intent under the same id is there once.
+            queue: wait where others hold the rows; else it is refused.
+
+        Raises:
+            Conflict: others hold some of the rows (``intent.held``).
+            ContractViolation: the contract does not let the principal do that to these rows.
+            BadRequest: the rows cannot be understood, or `exclusive` is asked for where nothing heeds it.
+            TooManyRequests: the principal has as many intents as it may have.
+            Forbidden: the intent of this id has ended.
+        """
+        claims: list[Claim] = []
+        fences: dict[str, int] = {}
+        for wish in wishes:
+            claim, fence = await self._claim(principal, wish, shadow)
+            claims.append(claim)
+            fences[claim.uuid] = fence
+        wanted = Wanted(
+            id_ or self._ambient.uuid7(), principal.name, principal.contract.name, tuple(claims), ttl_ms, queue
+        )
+
+        def ask(book: Book, now_ms: int) -> Seen:
+            book.settle(now_ms)
+            for uuid, fence in fences.items():
+                book.overtake(uuid, fence, now_ms)
+            return _seen(book, book.declare(wanted, now_ms))
+
+        found = await self._store.ask(ask)
+        if not found.intent.live:  # declared under this id before, and over
+            raise fenced(found.intent)
+        return found
+
+    async def renew(self, principal: Principal, id_: str, ttl_ms: int | None = None) -> Seen:
+        """Let an intent live on. Raises `Forbidden` (``intent.fenced``) where it has ended, and `NotFound`."""
+
+        def ask(book: Book, now_ms: int) -> Seen:
+            book.settle(now_ms)
+            return _seen(book, book.renew(id_, principal.name, now_ms, ttl_ms))
+
+        return await self._store.ask(ask)
+
+    async def release(self, principal: Principal, id_: str) -> Seen:
+        """End an intent; an administrator breaks anybody's. One that has ended stays as it is. Raises `NotFound`."""
+
+        def ask(book: Book, now_ms: int) -> Seen:
+            book.settle(now_ms)
+            intent = book.find(id_)
+            others = intent is not None and intent.principal != principal.name
+            if not (others and principal.administrator):
+                book.require(id_, principal.name)
+            return _seen(book, book.end(id_, End.BROKEN if others else End.RELEASED, now_ms, principal.name))
+
+        return await self._store.ask(ask)
+
+    async def find(self, principal: Principal, id_: str) -> Seen:
+        """One intent: one's own, or for who sees all anybody's. Raises `NotFound`."""
+
+        def ask(book: Book, now_ms: int) -> Seen:
+            book.settle(now_ms)
+            intent = book.find(id_) if principal.sees_all else None
+            return _seen(book, intent or book.require(id_, principal.name))
+
+        return await self._store.ask(ask)
+
+    async def live(self) -> Sequence[Intent]:
+        """All that are held or wait, in the order in which they were declared."""
+        return await self._store.ask(lambda book, now_ms: [each for each in book.live() if now_ms < each.expires_ms])
+
+    async def wait(
+        self, principal: Principal, id_: str, wait_s: float, *, seen: int = 0, known: State | None = None
+    ) -> Seen:
+        """One's intent, as soon as it is something else than the caller knows, or has more warnings than were `seen`.
+
+        It comes after `wait_s` at the latest. While an intent that is in line is asked for, it lives.
+
+        Args:
+            known: its state; None: as it is found first.
+
+        Raises:
+            NotFound: the principal has none of that id.
+            TooManyRequests: too many requests of the principal wait.
+        """
+        began_s = self._ambient.monotonic_s()
+        async with self._place(principal):
+            while True:
+                moved = self._store.moved()
+                found = await self._store.ask(lambda book, now_ms: _kept_alive(book, id_, principal.name, now_ms))
+                intent = found.intent
+                known = known or intent.state
+                left_s = wait_s - (self._ambient.monotonic_s() - began_s)
+                over = left_s <= 0 or intent.state is not known or not intent.live or self._closing.is_set()
+                if over or len(found.warnings) > seen:
+                    return found
+                nap_s = min(left_s, intent.ttl_ms / 3000) if intent.state is State.QUEUED else left_s
+                await self._either(moved, nap_s)
+
+    async def withdraw(self, principal: Principal, seen: Seen) -> IcetowerError | None:
+        """End an intent that has waited for as long as it was to, and say who stood in the way; None: it is held."""
+        intent = seen.intent
+
+        def ask(book: Book, now_ms: int) -> IcetowerError | None:
+            book.settle(now_ms)
+            now = book.require(intent.id, principal.name)
+            if now.state is State.HELD:
+                return None
+            in_the_way = book.waits_for(now.id)
+            book.end(now.id, End.RELEASED, now_ms, principal.name)
+            return refused_for(in_the_way, now.claims) if in_the_way else fenced(now)
+
+        return await self._store.ask(ask)
+
+    # -- of commits -----------------------------------------------------------------------------------------------
+
+    async def admit(self, member: M, metadata: Any) -> M:
+        """As `Fencing.admit`."""
+        return await self._fencing.admit(member, metadata)
+
+    async def would(
+        self,
+        principal: Principal,
+        table: Identifier,
+        metadata: Any,
+        places: Sequence[tuple[int, tuple[Any, ...]]],
+        operations: frozenset[Operation],
+    ) -> None:
+        """Raises `CommitConflict` where a commit of these operations to these partitions would be refused now."""
+        contract, names = principal.contract, frozenset(each.value for each in operations)
+        required, blind = requires_intents(contract, table), appends_blindly(contract, table)
+        await self._store.ask(
+            lambda book, now_ms: check_intended(
+                book, now_ms, principal.name, table, metadata, places, names, required=required, blind=blind
+            )
+        )
+
+    def landed(self, member: Admitted | AdmittedAppend, done: Committed) -> None:
+        """A commit has landed: whoever holds rows that it touches hears of it."""
+        metadata = done.head.metadata
+        uuid = str(metadata.get("table-uuid"))
+        if done.outcome == "replayed" or self.book.is_free(uuid):
+            return
+        boxes, operations = touched(member, metadata)
+        if not operations:
+            return
+        own = None if member.under is None else member.under.id
+        places = member.places if isinstance(member, AdmittedAppend) else _places(member)
+        warning = {
+            "table": str(member.identifier),
+            "snapshot-id": done.snapshots[-1] if done.snapshots else None,
+            "principal": member.principal,
+            "operations": sorted(operations),
+            "partitions": list(partitions_of(done.head, places)),
+        }
+
+        def ask(book: Book, now_ms: int) -> int:
+            text = json.dumps({**warning, "at-ms": now_ms})
+            near = [each for each in book.near(uuid, boxes) if each.id != own and each.holds(now_ms)]
+            exactly = finer(member, metadata, boxes, [claim for each in near for claim in each.claims_on(uuid)])
+            hit = [
+                each
+                for each in near
+                if any(hinders(claim, exactly, operations, blind=False) for claim in each.claims_on(uuid))
+            ]
+            for intent in hit:
+                book.warn(intent.id, text)
+            return len(hit)
+
+        async def tell() -> None:
+            try:
+                self.warned += await self._store.ask(ask)
+            except IcetowerError:
+                return  # it has landed all the same, and the holder's commit is checked against it
+
+        self._later(tell())
+
+    # -- the rest -------------------------------------------------------------------------------------------------
+
+    def let_go(self) -> None:
+        """The tower closes: whoever waits is answered as things stand."""
+        self._closing.set()
+
+    async def close(self) -> None:
+        """Write what is to be written."""
+        self.let_go()
+        while self._chores:
+            await asyncio.wait(self._chores)
+        if self._watching is not None:
+            self._watching.cancel()
+        await self._store.close()
+
+    async def _claim(self, principal: Principal, wish: Wish, shadow: ShadowRecorder) -> tuple[Claim, int]:
+        """The claim on one table, and the fence that the table knows."""
+        shadow.allow(principal, permissions.require, Operation.READ, wish.table)
+        for operation in sorted(wish.operations):
+            shadow.allow(principal, permissions.require, operation, wish.table)
+        head = await self._heads.load(wish.table)
+        metadata, now_ms = head.metadata, self._ambient.now_ms()
+        properties = metadata.get("properties") or {}
+        if wish.exclusive and properties.get(INTENTS) != REQUIRED:
+            raise BadRequest(
+                f"exclusive asks that nobody's commits come into the rows, and {wish.table} lets them in: set its "
+                f"property {INTENTS}={REQUIRED} first, or leave exclusive out",
+                rule="intent.exclusive",
+            )
+        owned = EVERYTHING if _is_unbound(principal) else boxes_of_rules(_rules(principal, wish), metadata, now_ms)
+        boxes = _boxes(wish, metadata, now_ms, owned)
+        if not inside(boxes, owned):
+            raise ContractViolation(
+                f"{principal.name} may not hold these rows of {wish.table}: contract {principal.contract.name} owns "
+                f"only some of them for {' and '.join(sorted(wish.operations))}. Declare what it owns, or leave "
+                "partitions and filter out",
+                rule="contract.partitions",
+                next_step="request_partition",
+            )
+        base = (metadata.get("refs") or {}).get("main", {}).get("snapshot-id")
+        operations = frozenset(each.value for each in wish.operations)
+        claim = Claim(str(wish.table), str(metadata["table-uuid"]), boxes, operations, wish.said, wish.exclusive, base)
+        return claim, fence_of(metadata)
+
+    @asynccontextmanager
+    async def _place(self, principal: Principal) -> AsyncGenerator[None]:
+        """A place among those who wait."""
+        name = principal.name
+        if self._waiting.get(name, 0) >= WAITING_MAX:
+            raise TooManyRequests(
+                f"{WAITING_MAX} requests of {name} wait for intents already; ask without wait_s",
+                rule="intent.waiting",
+                next_step="retry",
+            )
+        self._waiting[name] = self._waiting.get(name, 0) + 1
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch())
+        try:
+            yield
+        finally:
+            self._waiting[name] -= 1
+            if not self._waiting[name]:
+                del self._waiting[name]
+
+    async def _watch(self) -> None:
+        """While somebody waits: end what is not renewed, and hear of what other towers change."""
+        while self._waiting:
+            due_ms = self.book.due_ms()
+            due_s = POLL_S if due_ms is None else (due_ms - self._ambient.now_ms()) / 1000
+            await self._ambient.sleep(max(0.005, min(POLL_S, due_s)))
+            try:
+                await self._store.ask(lambda book, now_ms: book.settle(now_ms))
+            except IcetowerError:
+                continue  # whoever waits asks by itself, and hears it
+
+    async def _either(self, moved: asyncio.Event, most_s: float) -> None:
+        """Wait until the book is changed, the tower closes, or a time has passed."""
+        waits = [
+            asyncio.create_task(moved.wait()),
+            asyncio.create_task(self._closing.wait()),
+            asyncio.create_task(self._ambient.sleep(most_s)),
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+
+    def _later(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+
+
+def _seen(book: Book, intent: Intent) -> Seen:
+    return Seen(intent, tuple(book.warnings(intent.id)), book.waits_for(intent.id))
+
+
+def _kept_alive(book: Book, id_: str, principal: str, now_ms: int) -> Seen:
+    """An intent; one that waits lives on, since somebody asks for it."""
+    book.settle(now_ms)
+    intent = book.require(id_, principal)
+    if intent.state is State.QUEUED and now_ms > intent.renewed_ms + intent.ttl_ms // 4:
+        intent = book.renew(id_, principal, now_ms)
+    return _seen(book, intent)
+
+
+def _is_unbound(principal: Principal) -> bool:
+    return principal.administrator or principal.contract.shadow
+
+
+def _rules(principal: Principal, wish: Wish) -> list[Rule]:
+    rules = principal.contract.rules_for(wish.table)
+    return [rule for rule in rules if all(rule.grants(operation) for operation in wish.operations)]
+
+
+def _boxes(wish: Wish, metadata: Any, now_ms: int, owned: Boxes) -> Boxes:
+    """The rows that are wanted. Raises `BadRequest`."""
+    if wish.regions is not None:
+        return boxes_of_regions(wish.regions, metadata, now_ms)
+    if wish.filter_ is None:
+        return owned
+    schema = next(each for each in metadata["schemas"] if each.get("schema-id", 0) == metadata["current-schema-id"])
+    try:
+        return boxes_of_filter(wish.filter_, schema)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(
+            f"the filter cannot be read ({error}); write Iceberg's expression JSON", rule="filter.json"
+        ) from error
+
+
+def _places(member: Admitted) -> list[tuple[int, tuple[Any, ...]]]:
+    return [
+        (each.spec_id, each.file.partition) for change in member.changes for each in (*change.added, *change.removed)
+    ]
