@@ -252,12 +252,11 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     attempts = Attempts(ambient, events, journal.put, slow_s=server.slow_swap_s, heard=heard, traces=traces)
     lake = Lake(upstream, storage, manifests, heads, budget)
     records = Records(registry, ledger, journal, escalations, [control, catalog])
-    undeclared = Undeclared(ambient, events)
+    undeclared, door = Undeclared(ambient, events), RowsInFlight()
     fencing, intents = _intents(control, registry, heads, ambient)
     gatekeeper = Gatekeeper(registry, ledger, heads.group_keys, journal.flush, fencing)
     limits = _limits(server)
     engine = Engine(upstream, storage, heads, manifests, ambient, gatekeeper, limits, attempts.swapped)
-    door = RowsInFlight()
     measures = Measures(control)
     measured = measures, escalations, journal, attempts, engine, door, ambient, intents
     monitor = monitor_of(settings, data, registry, *measured)
@@ -274,18 +273,15 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
         data=str(data.absolute()),
     )
     shadow = ShadowRecorder(ambient, journal.put)
-    footers, contents = Footers(storage, budget=budget), Contents(storage, budget=budget)
-    files, owners = Files(manifests, footers, Vectors(storage), contents), Owners(registry, ambient)
+    files, owners = _files(manifests, storage, budget), Owners(registry, ambient)
     rates, code = RateLimits(ambient, shadow, deadline_s=server.queue_deadline_s), settings.client_code
     approvals = Approvals(registry, escalations, ambient)
     gate = Gate(files, escalations, rates, shadow, registry, lifecycle, ambient, code, approvals)
     outcomes = Outcomes(escalations, owners, attempts, undeclared)
-    replays = Replays(heads, ledger)
-    under_way = UnderWay()
+    replays, under_way = Replays(heads, ledger), UnderWay()
     landings = Landings(heads, replays, engine, under_way, ambient, key_lifetime_ms=limits.lately_ms)
-    places = registry, lifecycle
     dry = ambient, code, DryApprovals(approvals), intents
-    checks = Checks(files, escalations, rates, *places, engine, heads, replays, landings, owners, *dry)
+    checks = Checks(files, escalations, rates, registry, lifecycle, engine, heads, replays, landings, owners, *dry)
     writers = Writers(ledger, ambient)
     refusals = SafeRefusals(upstream, heads, replays, ledger, manifests, writers, engine.live)
     deciding = gate, engine, heads, replays, refusals, writers
@@ -310,6 +306,11 @@ def _intents(control: Database, registry: Registry, heads: Heads, ambient: Ambie
     store = Store(control, ambient, lambda: registry.beside)
     fencing = Fencing(store)
     return fencing, Intents(store, fencing, heads, ambient)
+
+
+def _files(manifests: Manifests, storage: FileIOStorage, budget: Budget) -> Files:
+    contents = Contents(storage, budget=budget)
+    return Files(manifests, Footers(storage, budget=budget), Vectors(storage), contents)
 
 
 def _limits(server: Server) -> Limits:
