@@ -55,7 +55,7 @@ def send(
     file: Annotated[Path, typer.Argument(help="The file with the rows; - for standard input.")],
     operation: Annotated[Act, typer.Option(help="What is done with the rows.")] = Act.APPEND,
     form: Annotated[
-        Form | None, typer.Option("--format", help="The format of the rows; by default what the file's name says.")
+        Form | None, typer.Option("--form", help="The format of the rows; by default what the file's name says.")
     ] = None,
     keys: Annotated[
         list[str] | None,
@@ -91,7 +91,7 @@ def send(
     \b
     Example:
       icetower send shop.sales sales.ndjson --key "sales of 2017-01-31"
-      echo '{"sku": "a", "price": "9.99"}' | icetower send shop.prices - --format ndjson
+      echo '{"sku": "a", "price": "9.99"}' | icetower send shop.prices - --form ndjson
       icetower send shop.prices new.parquet --operation upsert --keys sku
     """
     if ref != "main" and operation is not Act.APPEND:
@@ -133,7 +133,7 @@ def _rows(file: Path, form: Form | None) -> Any:
     """What is in a file, as rows of `Agent`. Raises `UsageError` naming the line, `OSError`."""
     form = form or _FORMS.get(file.suffix.lower())
     if form is None:
-        raise UsageError(f"the format of {escaped(str(file))} is unknown; say --format json, ndjson, parquet or arrow")
+        raise UsageError(f"the format of {escaped(str(file))} is unknown; say --form json, ndjson, parquet or arrow")
     data = _read(file)
     if form in (Form.PARQUET, Form.ARROW):
         return _arrow(file, form, data)
