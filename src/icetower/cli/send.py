@@ -17,19 +17,15 @@ from icetower.agent import Agent, Patience, Written
 from icetower.cli.completion import complete_table
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, token_for
 from icetower.cli.terminal import say
+from icetower.counting import number_of
 from icetower.errors import UsageError
+from icetower.protocol.rows import Act
 from icetower.texts import escaped
 
 BYTES_MAX = 256 * 1024 * 1024
 """A file is read as a whole; a larger one is for Spark or PyIceberg."""
 BUSY_S = 30.0
 """So long a tower that is busy (429) is asked again, whatever else it refuses."""
-
-
-class Act(StrEnum):
-    APPEND = "append"
-    UPSERT = "upsert"
-    DELETE = "delete"
 
 
 class Form(StrEnum):
@@ -116,14 +112,13 @@ def send(
 
 
 def _in_words(done: Written) -> str:
-    rows = "1 row" if done.rows == 1 else f"{done.rows:,} rows"
+    rows = number_of(done.rows, "row")
     if done.outcome == "empty":
         return "there are no rows in it; nothing was sent"
     through = "" if done.written_to == done.table else f", through {escaped(done.written_to)}"
     snapshot = "" if done.snapshot_id is None else f" as snapshot {done.snapshot_id}"
-    if done.outcome == "replayed":
-        return f"{rows} in {escaped(done.table)} already{through}{snapshot} (key {escaped(done.key)})"
-    return f"{rows} in {escaped(done.table)}{through}{snapshot} (key {escaped(done.key)})"
+    already = " already" if done.outcome == "replayed" else ""
+    return f"{rows} in {escaped(done.table)}{already}{through}{snapshot} (key {escaped(done.key)})"
 
 
 # ── Files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
