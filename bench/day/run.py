@@ -278,7 +278,7 @@ class Jobs:
         while not self.warehouse.catalog.table_exists(f"{SYSTEM}.wal_mediations"):
             if self.stop.wait(1.0):
                 return
-        maintainer = Maintainer(private_session(self.spark), jobs())
+        maintainer = Maintainer(self.spark, jobs())
         maintainer.follow(jobs, on, self.stop.wait, MAINTAIN_EVERY_S)
 
     def _export(self) -> None:

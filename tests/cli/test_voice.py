@@ -97,6 +97,7 @@ def json_error(err: str) -> dict[str, Any]:
 
 def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "c.yaml").write_text(CONTRACT)
+    (tmp_path / "rows.json").write_text('[{"a": 1}]')
     monkeypatch.setenv("PATH", "/nonexistent")  # without Java no job begins
     monkeypatch.delenv("JAVA_HOME", raising=False)
 
@@ -125,6 +126,7 @@ def test_a_dead_tower_or_a_missing_file_is_one_paragraph(
 def test_a_broken_configuration_is_one_paragraph(run: Run, tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "icetower.toml").write_text("nothing = = here")
     (tmp_path / "c.yaml").write_text(CONTRACT)
+    (tmp_path / "rows.json").write_text('[{"a": 1}]')
     status, _, err = run(*words, *OVER_THE_WIRE[words], "--json")
     assert status == 2
     assert "icetower.toml is not TOML" in json_error(err)["message"]
@@ -133,6 +135,7 @@ def test_a_broken_configuration_is_one_paragraph(run: Run, tmp_path: Path, words
 @pytest.mark.parametrize("words", OVER_THE_WIRE, ids=" ".join)
 def test_an_address_that_is_none_is_one_paragraph(run: Run, tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "c.yaml").write_text(CONTRACT)
+    (tmp_path / "rows.json").write_text('[{"a": 1}]')
     status, _, err = run(*words, *OVER_THE_WIRE[words], "--uri", "http://[::1")
     assert status == 1
     assert "address" in one_paragraph(err)
@@ -142,6 +145,7 @@ def test_a_wrong_token_is_one_paragraph_for_every_command(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, untouched: TowerProcess
 ) -> None:
     (tmp_path / "c.yaml").write_text(CONTRACT)
+    (tmp_path / "rows.json").write_text('[{"a": 1}]')
     monkeypatch.setenv("ICETOWER_TOKEN", "ict_hunter2-and-more")
     for words, others in OVER_THE_WIRE.items():
         status, _, err = run(*words, *others, "--uri", untouched.uri)
@@ -185,6 +189,7 @@ def test_warnings_and_findings_are_json_too(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, untouched: TowerProcess
 ) -> None:
     (tmp_path / "c.yaml").write_text(CONTRACT.replace("a.b", "a.nosuch"))
+    (tmp_path / "rows.json").write_text('[{"a": 1}]')
     monkeypatch.setenv("ICETOWER_TOKEN", untouched.secret)
     _, out, err = run("contracts", "apply", "c.yaml", "--uri", untouched.uri, "--json")
     objects = [json.loads(line) for line in err.splitlines()]

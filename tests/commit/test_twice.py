@@ -69,9 +69,7 @@ rolled back                                   | ann +b; ann +a; roll 1          
 rolled back, and brought forward              | ann +b; ann +a; roll 1; roll 2    | ann +a                | replayed 2      | a b
 on another branch                             | ann +a; branch dev; ann >dev +b   | ann +b                | direct          | a b
 on this one, which began with it              | ann +a; branch dev                | bob >dev +a           | 422 file.exists | a
-staged                                        | ann +a                            | ann staged +b         | direct          | a
-staged, with what is there                    | ann +a                            | ann staged +a         | 422 file.exists | a
-on a new branch, with no parent               | ann +a                            | ann >dev +a           | direct          | a
+staged                                        | ann +a                            | ann staged +a         | direct          | a
 staged, and picked                            | ann staged +a; ann +b             | ann picked +a         | direct          | a b
 picked twice                                  | ann staged +a; ann picked +a      | bob picked +a         | 422 file.exists | a
 picked twice at once                          | ann staged +a; ann picked +a      | ann stale picked +a   | 409             | a

@@ -10,7 +10,7 @@ import pytest
 from icetower.errors import UpstreamFailed
 from icetower.rows.schemas import RowSchema
 from verify.torture.row_bodies import BIG_EVERY, KINDS, TABLE, Body, body
-from verify.torture.rows_fuzz import SEED, look, run, some
+from verify.torture.rows_fuzz import MIB, RSS_MAX_BYTES, SEED, look, run, some
 
 COUNT = 1_200
 
@@ -52,6 +52,25 @@ def dies_of_16(given: Body, schema: RowSchema) -> str:
     if given == body(16, SEED):
         os.abort()
     return look(given, schema)
+
+
+def keeps_memory(given: Body, schema: RowSchema) -> str:
+    """For a process of its own."""
+    if given == body(5, SEED):
+        bytearray(b"x") * (RSS_MAX_BYTES + MIB)
+    return look(given, schema)
+
+
+@pytest.mark.full
+def test_a_process_for_them_alone_stays_within_its_memory() -> None:
+    assert run(range(COUNT), SEED, 1, tell=lambda _: None).faults == {}
+
+
+@pytest.mark.full
+def test_a_process_over_its_memory_is_a_fault() -> None:
+    found = run(range(10), SEED, 1, look=keeps_memory, tell=lambda _: None)
+    assert list(found.faults) == [9]
+    assert "MiB until this body" in found.faults[9]
 
 
 @pytest.mark.full

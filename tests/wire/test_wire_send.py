@@ -99,18 +99,18 @@ def test_the_same_rows_of_each_format_are_there_once_under_a_key(shop: Shop) -> 
 
 def test_rows_of_standard_input_upserts_and_deletes(shop: Shop) -> None:
     lines = b"\n".join(json.dumps(row).encode() for row in SPELLED)
-    status, out, _ = shop.send("-", "--format", "ndjson", stdin=lines)
+    status, out, _ = shop.send("-", "--form", "ndjson", stdin=lines)
     assert status == 0
     assert out.startswith("2 rows in shop.prices as snapshot ")
     upsert = b'[{"sku": 2, "region": "eu", "price": "1.00"}]'
-    assert shop.send("-", "--format", "json", "--operation", "upsert", stdin=upsert)[0] == 0
-    assert shop.send("-", "--format", "json", "--operation", "delete", "--keys", "sku", stdin=b'{"sku": 1}')[0] == 0
+    assert shop.send("-", "--form", "json", "--operation", "upsert", stdin=upsert)[0] == 0
+    assert shop.send("-", "--form", "json", "--operation", "delete", "--keys", "sku", stdin=b'{"sku": 1}')[0] == 0
     assert shop.rows() == [{"sku": 2, "region": "eu", "price": Decimal("1.00")}]
 
 
 def test_what_the_contract_forbids_names_the_rule_and_the_partition(shop: Shop) -> None:
     foreign = b'{"sku": 3, "region": "asia", "price": "1.00"}'
-    status, _, err = shop.send("-", "--format", "ndjson", "--json", stdin=foreign)
+    status, _, err = shop.send("-", "--form", "ndjson", "--json", stdin=foreign)
     refusal = json.loads(err.splitlines()[-1])["error"]
     assert (status, refusal["rule"], refusal["partitions"]) == (1, "contract.partitions", ["region=asia"])
     assert shop.rows() == []

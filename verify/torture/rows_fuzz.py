@@ -112,18 +112,11 @@ def look(given: Body, schema: RowSchema) -> str:
     return "taken"
 
 
-def _most_memory() -> int:
-    """The most that this process has had, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 def some(
     numbers: Sequence[int], seed: int, look: Look = look, begins: Callable[[int], None] = lambda _: None
 ) -> Report:
     """Bodies one after the other, in this process. `begins` is told the number of each before it."""
     schema, found = row_schema(TABLE), Report()
-    pa.array([1])  # it imports what it needs
-    began_bytes = _most_memory()  # more than the bound, where others have used this process before
     for number in numbers:
         begins(number)
         given = body(number, seed)
@@ -145,9 +138,6 @@ def some(
         found.outcomes[f"{given.content_type} {outcome}"] += 1
         if len(found.faults) >= FAULTS_MAX:
             break
-    found.rss_bytes = _most_memory()
-    if found.rss_bytes > max(RSS_MAX_BYTES, began_bytes) and numbers:
-        found.faults.setdefault(numbers[-1], f"the process came to {found.rss_bytes // MIB} MiB until this body")
     return found
 
 
@@ -236,7 +226,13 @@ def _work(numbers: range, seed: int, look: Look, begun: Any, pipe: Connection) -
         begun.value = number
 
     for at in range(0, len(numbers), TELL_EVERY):
-        pipe.send(some(numbers[at : at + TELL_EVERY], seed, look, begins))
+        found = some(numbers[at : at + TELL_EVERY], seed, look, begins)
+        # Judged here alone, since this process has done nothing else: a process of tests has memory of others.
+        found.rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        if found.rss_bytes > RSS_MAX_BYTES:
+            last = numbers[at + found.inputs - 1]
+            found.faults.setdefault(last, f"the process came to {found.rss_bytes // MIB} MiB until this body")
+        pipe.send(found)
     pipe.close()
 
 

@@ -17,7 +17,7 @@ from icetower.iceberg.metadata import DATA_PATHS, data_location
 from icetower.paths import is_under
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
-from icetower.rows.encoding import ROWS_FOLDER
+from icetower.rows.encoding import rows_folder
 from icetower.table.client_properties import effect_of
 
 JSON = Mapping[str, Any]
@@ -67,9 +67,9 @@ def check_files(principal: Principal, table: Identifier, metadata: JSON, paths: 
     roots = roots_of(metadata)
     properties: Mapping[str, str] = metadata.get("properties") or {}
     own = own_path(principal, table, metadata["location"], properties)
-    # A file of rows is nobody's place: whose its rows are stands elsewhere. It is added once more where a commit that
-    # took it out is taken back.
-    towers = f"{data_location(metadata['location'], properties)}/{ROWS_FOLDER}"
+    # The folder of files made of rows is nobody's place: whose the rows are stands elsewhere. Such a file is added once
+    # more where a commit that took it out is taken back.
+    places = () if own is None else (own, rows_folder(metadata["location"], properties))
     apart: str | None = None
     for path in paths:
         if not any(is_under(path, root) for root in roots):
@@ -80,7 +80,7 @@ def check_files(principal: Principal, table: Identifier, metadata: JSON, paths: 
                 files=(path,),
                 next_step="fix_request",
             )
-        if own is not None and apart is None and not is_under(path, own) and not is_under(path, towers):
+        if places and apart is None and not any(is_under(path, place) for place in places):
             apart = path
     if apart is not None:
         raise Misplaced(

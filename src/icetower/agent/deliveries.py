@@ -98,6 +98,10 @@ class Delivery:
         """The table that the rows are written to."""
         return self.through or self.table
 
+    def seed(self, key: str) -> str:
+        """What the keys of rows sent under a key are made of: equal rows of two agents are not one that came twice."""
+        return f"{self.agent}\n{key}"
+
 
 @dataclass(frozen=True, slots=True)
 class Sent:

@@ -117,7 +117,7 @@ def prepared_for(rows: Any, schema: Any, delivery: Delivery, operation: Act, key
         if field.name in rows.column_names:
             columns.append(rows[field.name].combine_chunks().cast(field.type))
         elif field.name == KEY:
-            columns.append(pa.array(row_keys(rows.to_pylist(), f"{delivery.agent}\n{key}"), field.type))
+            columns.append(pa.array(row_keys(rows.to_pylist(), delivery.seed(key)), field.type))
         else:
             columns.append(pa.array([_fitting(filled.get(field.name), field.type)] * rows.num_rows, field.type))
     return pa.Table.from_arrays(columns, schema=schema)

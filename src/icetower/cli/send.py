@@ -17,19 +17,15 @@ from icetower.agent import Agent, Patience, Written
 from icetower.cli.completion import complete_table
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, token_for
 from icetower.cli.terminal import say
+from icetower.counting import number_of
 from icetower.errors import UsageError
+from icetower.protocol.rows import Act
 from icetower.texts import escaped
 
 BYTES_MAX = 256 * 1024 * 1024
 """A file is read as a whole; a larger one is for Spark or PyIceberg."""
 BUSY_S = 30.0
 """So long a tower that is busy (429) is asked again, whatever else it refuses."""
-
-
-class Act(StrEnum):
-    APPEND = "append"
-    UPSERT = "upsert"
-    DELETE = "delete"
 
 
 class Form(StrEnum):
@@ -55,7 +51,7 @@ def send(
     file: Annotated[Path, typer.Argument(help="The file with the rows; - for standard input.")],
     operation: Annotated[Act, typer.Option(help="What is done with the rows.")] = Act.APPEND,
     form: Annotated[
-        Form | None, typer.Option("--format", help="The format of the rows; by default what the file's name says.")
+        Form | None, typer.Option("--form", help="The format of the rows; by default what the file's name says.")
     ] = None,
     keys: Annotated[
         list[str] | None,
@@ -91,7 +87,7 @@ def send(
     \b
     Example:
       icetower send shop.sales sales.ndjson --key "sales of 2017-01-31"
-      echo '{"sku": "a", "price": "9.99"}' | icetower send shop.prices - --format ndjson
+      echo '{"sku": "a", "price": "9.99"}' | icetower send shop.prices - --form ndjson
       icetower send shop.prices new.parquet --operation upsert --keys sku
     """
     if ref != "main" and operation is not Act.APPEND:
@@ -116,14 +112,13 @@ def send(
 
 
 def _in_words(done: Written) -> str:
-    rows = "1 row" if done.rows == 1 else f"{done.rows:,} rows"
+    rows = number_of(done.rows, "row")
     if done.outcome == "empty":
         return "there are no rows in it; nothing was sent"
     through = "" if done.written_to == done.table else f", through {escaped(done.written_to)}"
     snapshot = "" if done.snapshot_id is None else f" as snapshot {done.snapshot_id}"
-    if done.outcome == "replayed":
-        return f"{rows} in {escaped(done.table)} already{through}{snapshot} (key {escaped(done.key)})"
-    return f"{rows} in {escaped(done.table)}{through}{snapshot} (key {escaped(done.key)})"
+    already = " already" if done.outcome == "replayed" else ""
+    return f"{rows} in {escaped(done.table)}{already}{through}{snapshot} (key {escaped(done.key)})"
 
 
 # ── Files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -133,7 +128,7 @@ def _rows(file: Path, form: Form | None) -> Any:
     """What is in a file, as rows of `Agent`. Raises `UsageError` naming the line, `OSError`."""
     form = form or _FORMS.get(file.suffix.lower())
     if form is None:
-        raise UsageError(f"the format of {escaped(str(file))} is unknown; say --format json, ndjson, parquet or arrow")
+        raise UsageError(f"the format of {escaped(str(file))} is unknown; say --form json, ndjson, parquet or arrow")
     data = _read(file)
     if form in (Form.PARQUET, Form.ARROW):
         return _arrow(file, form, data)

@@ -102,20 +102,18 @@ class Again:
 def branch_of(member: Admitted, staged: StagedTable) -> str | None:
     """The branch on whose head a commit would come, as it is or rebased; None where it goes elsewhere, or adds nothing.
 
-    A snapshot without a branch is staged, and a new branch begins with one: both may be published as they are, so they
-    are asked what the branch has on whose head they were written. One that is put on another parent than the branch's
-    head, and does not assert where that stands, replaces what the branch has (trap R7).
+    A snapshot without a branch is staged. One that is put on another parent than the branch's head, and does not
+    assert where that stands, replaces what the branch has (trap R7).
     """
     ref = member.updates.target_ref
-    if not any(change.added for change in member.changes):
+    if ref is None or not any(change.added for change in member.changes):
         return None
     if member.table_uuid not in (None, staged.view.get("table-uuid")):
         return None
-    parent_id = member.changes[0].snapshot.parent_id
-    head = None if ref is None else staged.ref_head(ref)
-    if ref is None or head is None:
-        return next((name for name in staged.refs if staged.ref_head(name) == parent_id), None)
-    if parent_id == head:
+    head = staged.ref_head(ref)
+    if head is None:
+        return None
+    if member.changes[0].snapshot.parent_id == head:
         return ref
     stale = any(
         requirement["type"] == "assert-ref-snapshot-id"
@@ -204,11 +202,8 @@ def brought(member: Admitted) -> list[str]:
 
 
 def _line(member: Admitted, ref: str) -> Sequence[Change]:
-    """The changes that come onto a branch, oldest first; one that is only staged beside them does not.
-
-    Of a commit that moves no such branch, those that lead to its last snapshot.
-    """
-    at: int | None = dict(member.updates.moves).get(ref, member.changes[-1].snapshot.id)
+    """The changes that come onto a branch, oldest first; one that is only staged beside them does not."""
+    at: int | None = dict(member.updates.moves).get(ref)
     by_id = {change.snapshot.id: change for change in member.changes}
     line: list[Change] = []
     while at is not None and (change := by_id.pop(at, None)) is not None:

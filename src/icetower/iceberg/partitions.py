@@ -264,15 +264,15 @@ def _real(value: float, *, single: bool) -> str:
 def _shortest_single(value: float) -> str:
     """The fewest digits that name this 32-bit number."""
     texts = (f"{value:.{digits}g}" for digits in range(1, 10))
-    return next(text for text in texts if abs(float(text)) <= _SINGLE_MAX and _single(float(text)) == _single(value))
+    return next(text for text in texts if _single(float(text)) == _single(value))
 
 
-_SINGLE_MAX = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
-"""What rounds up beyond it has no 32 bits."""
-
-
-def _single(value: float) -> bytes:
-    return struct.pack("<f", value)
+def _single(value: float) -> bytes | None:
+    """Its 32 bits; None where it rounds to none: fewer digits of the largest are more than it is."""
+    try:
+        return struct.pack("<f", value)
+    except OverflowError:
+        return None
 
 
 def known_specs(metadata: Mapping[str, Any]) -> dict[int, PartitionSpec]:

@@ -6,7 +6,6 @@ the contract says so. Of rows that do not fit a few are named, each with its col
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,13 +18,13 @@ from icetower.counting import counted
 from icetower.errors import ValidationFailed
 from icetower.protocol.marks import CHANGE_COLUMN, KEY_COLUMN
 from icetower.protocol.row_limits import CELLS_MAX
-from icetower.protocol.rows import JSONRow, RowsRequest
+from icetower.protocol.rows import Act, JSONRow, RowsRequest
 from icetower.rows.arrow import array as made
 from icetower.rows.arrow import compute, pyarrow, without_required_nulls
 from icetower.rows.arrow_streams import read_stream
 from icetower.rows.blocks import ArrowBlock, Block, PlainBlock
 from icetower.rows.schemas import RowSchema
-from icetower.rows.values import Unfit, clean, converted, of_column
+from icetower.rows.values import FIRST_DAY, LAST_DAY, Unfit, clean, converted, of_column
 
 NAMED_MAX = 20
 """Rows that a refusal names."""
@@ -35,8 +34,6 @@ DEFAULTS_MAX_BYTES = 8 * 1024 * 1024
 
 RULE = "rows.values"
 _LEFT_OUT = object()
-_FIRST_DAY, _LAST_DAY = ((day - dt.date(1970, 1, 1)).days for day in (dt.date.min, dt.date.max))
-_DELETE = "delete"
 _NOT_WHOLE = "is left out, and an upsert replaces whole rows; name it, with null where there is no value"
 
 
@@ -158,7 +155,7 @@ def _check_names(given: Sequence[str], schema: RowSchema, *, ignores_unknown: bo
 def _check_whole(rows: Sequence[JSONRow], needed: Sequence[str]) -> None:
     bad: list[BadRow] = []
     for number, row in enumerate(rows, 1) if needed else ():
-        if row.get(CHANGE_COLUMN) != _DELETE:
+        if row.get(CHANGE_COLUMN) != Act.DELETE:
             bad += [BadRow(number, name, f"it {_NOT_WHOLE}") for name in needed if name not in row]
         if len(bad) > NAMED_MAX:
             break
@@ -171,7 +168,7 @@ def _check_whole_columns(table: Any, needed: Sequence[str]) -> None:
     if not missing:
         return
     acts = table.column(CHANGE_COLUMN).to_pylist() if table.column_names.count(CHANGE_COLUMN) == 1 else [None]
-    if any(act != _DELETE for act in acts):
+    if any(act != Act.DELETE for act in acts):
         raise ValidationFailed(f"the column {clean(missing[0], 200)} {_NOT_WHOLE}", rule="rows.columns")
 
 
@@ -308,7 +305,7 @@ def _check_moments(array: Any, path: str) -> None:
         _check_moments(array.flatten(), f"{path}.element")
     elif pa.types.is_date32(kind) or (pa.types.is_timestamp(kind) and kind.unit == "us"):
         unit = 1 if pa.types.is_date32(kind) else 86_400 * 10**6
-        first, last = _FIRST_DAY * unit, (_LAST_DAY + 1) * unit - 1
+        first, last = FIRST_DAY * unit, (LAST_DAY + 1) * unit - 1
         bounds = pc.min_max(array.cast(pa.int32() if unit == 1 else pa.int64()))
         least, most = bounds["min"].as_py(), bounds["max"].as_py()
         if least is not None and (least < first or most > last):

@@ -26,7 +26,7 @@ from icetower.rows.blocks import internal_values, source_column, together
 from icetower.table.groups import Span
 
 Json = Mapping[str, Any]
-ROWS_FOLDER = "-rows"
+FOLDER = "-rows"
 """Under the place of the table's data files, beside the folders of principals: no principal may be called so."""
 
 _MIB = 1024 * 1024
@@ -70,6 +70,11 @@ class NewFile:
     owners: Mapping[int, tuple[Span, ...]]
 
 
+def rows_folder(location: str, properties: Mapping[str, str]) -> str:
+    """Where the tower puts the files that it makes of rows. `location`, `properties`: the table's."""
+    return f"{data_location(location, properties)}/{FOLDER}"
+
+
 def encode(batches: Sequence[Batch], metadata: Json, new_name: Callable[[], str]) -> tuple[NewFile, ...]:
     """The data files for the rows of a group.
 
@@ -91,7 +96,7 @@ class _Settings:
 
     def __init__(self, metadata: Json) -> None:
         self.properties: Mapping[str, str] = metadata["properties"]
-        self.folder = f"{data_location(metadata['location'], self.properties)}/{ROWS_FOLDER}"
+        self.folder = rows_folder(metadata["location"], self.properties)
         self.layout = Layout(metadata)
         self.sorting = _sorting(metadata)
         self.codec = _CODECS.get(self.properties.get("write.parquet.compression-codec", "zstd").lower(), "zstd")

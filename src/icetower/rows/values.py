@@ -32,7 +32,8 @@ _TIME = re.compile(r"([0-9]{2}:[0-9]{2}(?::[0-9]{2})?)(?:\.([0-9]{1,9}))?")
 _ZONE = re.compile(r"Z|[+-][0-9]{2}:?[0-9]{2}")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _DAY_ZERO = dt.date(1970, 1, 1)
-_FIRST_NS, _LAST_NS = ((day - _DAY_ZERO).days * 86_400 * 10**9 for day in (dt.date.min, dt.date.max))
+FIRST_DAY, LAST_DAY = ((day - _DAY_ZERO).days for day in (dt.date.min, dt.date.max))
+_FIRST_NS, _LAST_NS = (day * 86_400 * 10**9 for day in (FIRST_DAY, LAST_DAY))
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 

@@ -148,7 +148,7 @@ def _prepared(frame: DataFrame, schema: StructType, delivery: Delivery, operatio
     missing = [name for name in schema.names if name not in given and name not in filled and name != KEY]
     if missing and operation == "upsert":
         raise UsageError(f"an upsert replaces whole rows, and these lack {', '.join(missing)} of {delivery.table}")
-    rows = _with_row_keys(frame, f"{delivery.agent}\n{key}") if KEY in schema.names and KEY not in given else frame
+    rows = _with_row_keys(frame, delivery.seed(key)) if KEY in schema.names and KEY not in given else frame
     columns = [
         (f.col(quoted(each.name)) if each.name in rows.columns else filled.get(each.name, f.lit(None)))
         .cast(each.dataType)
