@@ -13,6 +13,8 @@ import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from icetower.gateway.exposition import PAIRS_MAX, Figures, Local, expose
+from icetower.gateway.intents import families
+from icetower.intents.book import State
 from icetower.ledger.attempts import Attempt, Outcome
 from icetower.ledger.metrics import ORPHANS, WAL_LAG, Report
 from icetower.ledger.tallies import Counted, Tally
@@ -49,7 +51,7 @@ def exposed(found: Figures | None) -> str:
 
     alerts = GaugeMetricFamily("icetower_alerts", "Alerts.", labels=["rule", "state"])
     alerts.add_metric(["retry-rate", "firing"], 0)
-    return expose(Local(0, 0, 0.0, 0, 0, 1), found, [alerts]).decode()
+    return expose(Local(0, 0, 0.0, 0, 0, 1), found, [alerts, *families({State.HELD: 1}, 2, 3)]).decode()
 
 
 NAMES = {sample.name for family in text_string_to_metric_families(exposed(figures())) for sample in family.samples}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -190,12 +190,17 @@ def _short(intent: Intent) -> dict[str, Any]:
 
 async def intent_families(intents: Intents) -> list[Metric]:
     """How many intents there are, for `/metrics`."""
-    states = Counter(intent.state.value for intent in await intents.live())
-    family = GaugeMetricFamily("icetower_intents", "Intents that are held, and that wait.", labels=["state"])
+    states = Counter(intent.state for intent in await intents.live())
+    return families(states, intents.book.fence, intents.warned)
+
+
+def families(states: Mapping[State, int], granted: int, warned: int) -> list[Metric]:
+    """The same of numbers. Pure."""
+    there = GaugeMetricFamily("icetower_intents", "Intents that are held, and that wait.", labels=["state"])
     for state in (State.HELD, State.QUEUED):
-        family.add_metric([state.value], states[state.value])
-    granted = CounterMetricFamily("icetower_intents_granted", "Intents that were granted since ever.")
-    granted.add_metric([], intents.book.fence)
-    warned = CounterMetricFamily("icetower_intent_warnings", "Warnings of holders, by this tower.")
-    warned.add_metric([], intents.warned)
-    return [family, granted, warned]
+        there.add_metric([state.value], states.get(state, 0))
+    grants = CounterMetricFamily("icetower_intents_granted", "Intents that were granted since ever.")
+    grants.add_metric([], granted)
+    warnings = CounterMetricFamily("icetower_intent_warnings", "Warnings of holders, by this tower.")
+    warnings.add_metric([], warned)
+    return [there, grants, warnings]
