@@ -76,7 +76,7 @@ def bodies() -> Bodies:
     return Bodies(10 * MIB, deadline_s=30)
 
 
-def run(story: Coroutine[Any, Any, None]) -> None:
+def run(story: Coroutine[Any, Any, object]) -> None:
     asyncio.run(asyncio.wait_for(story, 30))
 
 
