@@ -1,14 +1,15 @@
 """Agents that rewrite partitions while others append (apache/iceberg-python #1202): how much of their work is in vain?
 
-    run.py                       8, 16 and 32 agents on every side that there is, one round: some ten minutes
+    run.py                       8, 16 and 32 agents on every side, one round: some ten minutes
     run.py --full                three rounds, with the storage latency of S3
     run.py --short               every side once, four agents, a moment: whether it runs; writes nothing
     run.py --agents 8,32 --sides plain,tower --rounds 2 --scale 10 --storage s3
 
 Half of the agents rewrite: each reads a partition, thinks for 1 to 60 s (`--scale` times shorter here), and overwrites
 it; what is refused is read and thought again, five times at most. The others append to the same partitions, as often,
-until the rewriters have ended. After each run the table must have every acknowledged row once, and every rewrite that
-was acknowledged. Results go to docs/plots/bench/bench-rewriters.json, the table into docs/benchmarks.md.
+until the rewriters have ended; on the side `intents` they wait until the partition is free. After each run the table
+must have every acknowledged row once, and every rewrite that was acknowledged. Results go to
+docs/plots/bench/bench-rewriters.json, the table into docs/benchmarks.md.
 
 Exit status 1: a promise is not kept, or a side could not be run.
 """
@@ -42,9 +43,6 @@ def main(given: Sequence[str] | None = None) -> int:
     asked = _arguments(given)
     console = Console(width=None if sys.stdout.isatty() else pages.WIDTH)
     machines = {work.SECTION: pages.machine_now()}
-    missing = [side for side in work.SIDES if side not in sides.ready()]
-    if missing:
-        console.print(f"not there yet, and left out: {', '.join(missing)}")
     try:
         records = _runs(_cases(asked), console)
     except Trouble as error:
@@ -64,7 +62,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def _cases(asked: argparse.Namespace) -> Iterable[Case]:
-    chosen = tuple(side for side in asked.sides or sides.ready() if side in sides.ready())
+    chosen = tuple(side for side in work.SIDES if side in (asked.sides or work.SIDES))
     if asked.short:
         return work.short(chosen)
     rounds = asked.rounds or (FULL_ROUNDS if asked.full else 1)
