@@ -269,13 +269,37 @@ def touched(member: Admitted | AdmittedAppend, metadata: JSON) -> tuple[Boxes, f
     moves = [snapshot for ref, snapshot in member.updates.moves if ref == BRANCH]
     if not moves and BRANCH not in member.updates.removed_refs:
         return (), frozenset()
-    own = {change.snapshot.id for change in member.changes}
-    if not moves or any(snapshot not in own for snapshot in moves):  # rolled back, or put where another branch stands
+    if member.publication is not None and member.publication.stage is not None:
+        return (), frozenset()
+    if not _follows(member, metadata):
         return EVERYTHING, frozenset({Operation.OVERWRITE.value})
     specs = known_specs(metadata)
     files = (each for change in member.changes for each in (*change.added, *change.removed))
     operations = frozenset(each.value for each in member.operations & FILE_OPERATIONS)
     return _boxes(((each.spec_id, each.file.partition) for each in files), specs), operations
+
+
+def _follows(member: Admitted, metadata: JSON) -> bool:
+    """Whether what a commit puts on ``main`` are its own snapshots, after all that ``main`` has.
+
+    Else ``main`` is rolled back, put where another branch stands, or replaced as by CREATE OR REPLACE TABLE: then its
+    files do not tell what becomes of the rest.
+    """
+    moves = [snapshot for ref, snapshot in member.updates.moves if ref == BRANCH]
+    if member.publication is not None:  # the snapshots that `main` lacks, after those that both branches have
+        return bool(moves)
+    parents = {change.snapshot.id: change.snapshot.parent_id for change in member.changes}
+    if not moves or any(snapshot not in parents for snapshot in moves):
+        return False
+    base: int | None = moves[-1]
+    for _ in parents:
+        base = parents.get(base, base) if base is not None else None
+    if base == ((metadata.get("refs") or {}).get(BRANCH) or {}).get("snapshot-id"):
+        return True
+    return any(
+        each["type"] == "assert-ref-snapshot-id" and each["ref"] == BRANCH and each.get("snapshot-id") == base
+        for each in member.requirements
+    )
 
 
 def finer(member: Admitted | AdmittedAppend, metadata: JSON, boxes: Boxes, claims: Sequence[Claim]) -> Boxes:
@@ -285,7 +309,7 @@ def finer(member: Admitted | AdmittedAppend, metadata: JSON, boxes: Boxes, claim
     Args:
         boxes: the same by their partitions.
     """
-    files = _data_files(member)
+    files = _data_files(member, metadata)
     if files is None or not 0 < len(files) <= FILES_MAX or boxes == ():
         return boxes
     axes = {axis for claim in claims for box in claim.boxes for axis in box}
@@ -300,15 +324,14 @@ def finer(member: Admitted | AdmittedAppend, metadata: JSON, boxes: Boxes, claim
     return tuple(found)
 
 
-def _data_files(member: Admitted | AdmittedAppend) -> Sequence[Touched] | None:
+def _data_files(member: Admitted | AdmittedAppend, metadata: JSON) -> Sequence[Touched] | None:
     """The data files that a commit adds and removes; None where it does more, or they are not made yet."""
     if isinstance(member, AdmittedAppend):
         return member.files if member.rows is None else None
-    own = {change.snapshot.id for change in member.changes}
-    files = [each for change in member.changes for each in (*change.added, *change.removed)]
-    if any(each.file.content != DATA for each in files):
+    if not _follows(member, metadata):
         return None
-    return files if all(snapshot in own for ref, snapshot in member.updates.moves if ref == BRANCH) else None
+    files = [each for change in member.changes for each in (*change.added, *change.removed)]
+    return None if any(each.file.content != DATA for each in files) else files
 
 
 def _boxes(places: Iterable[tuple[int, tuple[Any, ...]]], specs: Mapping[int, PartitionSpec]) -> Boxes:
