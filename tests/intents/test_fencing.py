@@ -102,6 +102,10 @@ CASES = [
     (commit((1, 0), principal="cy"), "intent.held", None),
     (commit((1, 0), principal="cy", required=True), "intent.held", "intent.held"),
     (commit((1, 0), principal="cy", ref="side"), None, None),
+    (commit((0, 0), ref="side"), None, None),
+    (commit((0, 0), ref="side", summary={INTENT: "anns", INTENT_FENCE: "1"}), "anns", "anns"),
+    (commit((0, 0), ref="side", summary={INTENT: "anns", INTENT_FENCE: "9"}), "intent.fenced", "intent.fenced"),
+    (commit((1, 0), ref="side", summary={INTENT: "anns"}), "intent.region", "intent.region"),
     (commit((2, 0), principal="cy", moves_to=3), "intent.held", None),  # main rolled back, or put elsewhere
     (commit((0, 0), summary={INTENT: "anns", INTENT_FENCE: "1"}), "anns", "anns"),
     (commit((0, 0), summary={INTENT: "anns"}), "anns", "anns"),
@@ -255,8 +259,19 @@ def test_what_does_not_follow_main_touches_all_of_it(what: str, member: Admitted
     assert verdict(opened(), cys, replace(REQUIRED, stands=3)) == (None if follows else "intent.held")
 
 
+def test_a_publication_is_fenced_between_the_gate_and_the_swap() -> None:
+    book = opened()
+    member = published(commit((0, 0)))
+    under = judged(book, NOW + 1, member, STANDS)
+    assert under is not None
+    book.end("anns", End.BROKEN, NOW + 2, "admin")
+    assert verdict(book, replace(member, under=under), replace(REQUIRED, stands=3)) == "intent.fenced"
+
+
 def test_what_is_staged_for_checks_touches_nothing_of_main() -> None:
     assert touched(published(commit((1, 0)), stage="dev.publish"), STANDS) == ((), frozenset())
+    named = published(commit((0, 0), summary={INTENT: "anns", INTENT_FENCE: "9"}), stage="dev.publish")
+    assert verdict(opened(), named, REQUIRED) == "intent.fenced"
     assert verdict(opened(), published(commit((1, 0), principal="cy")), REQUIRED) == "intent.held"
 
 

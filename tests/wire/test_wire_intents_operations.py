@@ -16,6 +16,7 @@ from pyiceberg.types import StringType
 
 from icetower.agent import keyed, new_key
 from icetower.errors import Conflict, Forbidden
+from tests.pages.page_blocks import blocks_of
 from tests.wire.test_wire_audit import typed
 from tests.wire.test_wire_intents import FENCE, REQUIRED, Shop, held, rows
 from verify.kit.tower_process import TowerProcess
@@ -205,6 +206,14 @@ def test_under_which_intent_it_was_made_counts_no_more_when_it_is_published(it: 
         with bob.intent(it.name, **held("eu")) as lease:
             bobs.append(rows("eu", 20), branch="dev", snapshot_properties=lease.properties)
         assert bob.publish(it.name, "dev").outcome == "forwarded"
+    assert it.shop.ids() == [1, 2, 10, 20]
+
+
+def test_the_example_of_the_page(it: Held) -> None:
+    (_, block) = [block for block in blocks_of("docs/branches.md") if block.language == "python"]
+    text = block.text.replace("shop.sales", it.name).replace("...", 'branch.append([{"id": 20, "region": "eu"}])')
+    with it.shop.agent("bob") as agent:
+        exec(compile(text, block.place, "exec"), {"agent": agent})
     assert it.shop.ids() == [1, 2, 10, 20]
 
 

@@ -126,7 +126,7 @@ def judged(book: Book, now_ms: int, member: Admitted | AdmittedAppend, metadata:
         return None
     boxes, operations = touched(member, metadata)
     if not operations:
-        return None
+        return None if named is None else _named_elsewhere(book, now_ms, member, uuid, named, metadata)
     near = [intent for intent in book.near(uuid, boxes) if intent.holds(now_ms)]
     if near:
         boxes = finer(member, metadata, boxes, [claim for each in near for claim in each.claims_on(uuid)])
@@ -134,6 +134,24 @@ def judged(book: Book, now_ms: int, member: Admitted | AdmittedAppend, metadata:
     required = member.intents_required or properties.get(INTENTS) == REQUIRED
     if required:
         _check_free(member.identifier, near, own, uuid, boxes, operations, blind=is_blind(member, properties))
+    return None if own is None else UnderIntent(own.id, own.fence or 0, book.granted.get(uuid, 0))
+
+
+def _named_elsewhere(
+    book: Book,
+    now_ms: int,
+    member: Admitted | AdmittedAppend,
+    uuid: str,
+    named: tuple[str, str | None],
+    metadata: JSON,
+) -> UnderIntent | None:
+    """The intent that a commit to another branch names: what a snapshot says of it is true, wherever it is published.
+
+    Nobody else's intent stands in its way there.
+    """
+    if not isinstance(member, Admitted) or not member.changes:
+        return None
+    own = _own(book, now_ms, member, uuid, named, (), *_rows_of(member, metadata))
     return None if own is None else UnderIntent(own.id, own.fence or 0, book.granted.get(uuid, 0))
 
 
@@ -273,10 +291,14 @@ def touched(member: Admitted | AdmittedAppend, metadata: JSON) -> tuple[Boxes, f
         return (), frozenset()
     if not _follows(member, metadata):
         return EVERYTHING, frozenset({Operation.OVERWRITE.value})
-    specs = known_specs(metadata)
+    return _rows_of(member, metadata)
+
+
+def _rows_of(member: Admitted, metadata: JSON) -> tuple[Boxes, frozenset[str]]:
+    """The same of the files of its snapshots, whatever branch they go on."""
     files = (each for change in member.changes for each in (*change.added, *change.removed))
     operations = frozenset(each.value for each in member.operations & FILE_OPERATIONS)
-    return _boxes(((each.spec_id, each.file.partition) for each in files), specs), operations
+    return _boxes(((each.spec_id, each.file.partition) for each in files), known_specs(metadata)), operations
 
 
 def _follows(member: Admitted, metadata: JSON) -> bool:
