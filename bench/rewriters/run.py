@@ -9,7 +9,8 @@ Half of the agents rewrite: each reads a partition, thinks for 1 to 60 s (`--sca
 it; what is refused is read and thought again, five times at most. The others append to the same partitions, as often,
 until the rewriters have ended; on the side `intents` they wait until the partition is free. After each run the table
 must have every acknowledged row once, and every rewrite that was acknowledged. Results go to
-docs/plots/bench/bench-rewriters.json, the table into docs/benchmarks.md.
+docs/plots/bench/bench-rewriters.json, the table into docs/benchmarks.md; what was measured there for other numbers of
+agents, sides or storages stays.
 
 Exit status 1: a promise is not kept, or a side could not be run.
 """
@@ -48,11 +49,11 @@ def main(given: Sequence[str] | None = None) -> int:
     except Trouble as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
-    table = report.figure_table(records)
-    console.print(pages.on_terminal(table))
+    console.print(pages.on_terminal(report.figure_table(records)))
     if not (asked.short or asked.no_page):
-        _write(RESULTS, {"machines": machines, "runs": records})
-        text = pages.PAGE.read_text(encoding="utf-8")
+        every = _with_others(RESULTS, records)
+        _write(RESULTS, {"machines": machines, "runs": every})
+        text, table = pages.PAGE.read_text(encoding="utf-8"), report.figure_table(every)
         about = pages.machine_text(machines)
         pages.PAGE.write_text(pages.between(text, NAME, [table], about), encoding="utf-8")
     broken = report.broken(records)
@@ -85,6 +86,17 @@ def _line(record: Record) -> str:
         f"rewrites failed, {100 * record['wasted']:.0f} % of {record['thought_s']:.0f} s of thinking wasted, "
         f"{record['took_s']:.0f} s, {record['wrong']} wrong rows {record['failures'] or ''}"
     )
+
+
+def _with_others(path: Path, records: Sequence[Record]) -> list[Record]:
+    """The records, and those of before of other cases."""
+    before: list[Record] = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
+    new = {_case_of(record) for record in records}
+    return [*(record for record in before if _case_of(record) not in new), *records]
+
+
+def _case_of(record: Record) -> tuple[str, int, str]:
+    return record["side"], record["agents"], record["profile"]
 
 
 def _write(path: Path, results: dict[str, Any]) -> None:
