@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,6 +139,14 @@ def test_a_row_of_the_table_for_each_side_and_number_of_agents() -> None:
         ("plain", "4", "none", "1"), ("tower", "4", "none", "2"), ("plain", "8", "none", "1"),
     ]  # fmt: skip
     assert all(len(row) == len(shown.columns) for row in shown.rows)
+
+
+def test_what_was_measured_of_other_cases_stays(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    old, other, new = record(TOWER, wrong=3), record(PLAIN, agents=8), record(TOWER)
+    assert run.with_others(path, [old]) == [old]
+    path.write_text(json.dumps({"runs": [old, other]}))
+    assert run.with_others(path, [new]) == [other, new]
 
 
 def test_its_shortest_form_runs_every_side_that_is_there(capsys: pytest.CaptureFixture[str]) -> None:

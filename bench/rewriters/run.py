@@ -51,7 +51,7 @@ def main(given: Sequence[str] | None = None) -> int:
         return 1
     console.print(pages.on_terminal(report.figure_table(records)))
     if not (asked.short or asked.no_page):
-        every = _with_others(RESULTS, records)
+        every = with_others(RESULTS, records)
         _write(RESULTS, {"machines": machines, "runs": every})
         text, table = pages.PAGE.read_text(encoding="utf-8"), report.figure_table(every)
         about = pages.machine_text(machines)
@@ -88,7 +88,7 @@ def _line(record: Record) -> str:
     )
 
 
-def _with_others(path: Path, records: Sequence[Record]) -> list[Record]:
+def with_others(path: Path, records: Sequence[Record]) -> list[Record]:
     """The records, and those of before of other cases."""
     before: list[Record] = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
     new = {_case_of(record) for record in records}
