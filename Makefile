@@ -173,7 +173,7 @@ soak: $(READY) ## many agents over many tables: memory flat, everybody served al
 
 torture: $(READY) ## crash safety: the simulation, towers killed with -9, rows sent through all of it; SECONDS or HOURS, ROWS
 	@$(BIN)/python -m verify.torture.run $(if $(HOURS),--hours $(HOURS),--seconds $(SECONDS)) $(if $(ROWS),--rows $(ROWS))
-	$(if $(HOURS),@ICETOWER_INTENT_SEEDS=$$(( $(HOURS) * 20000 )) $(BIN)/pytest tests/intents/test_store.py::TestTowersLong)
+	$(if $(HOURS),@ICETOWER_INTENT_SEEDS=$$(( $(HOURS) * 20000 )) $(BIN)/pytest -n0 --hypothesis-profile=default tests/intents/test_store.py::TestTowersLong)
 
 rck: java ## Iceberg's own REST Compatibility Kit against `icetower serve`
 	@$(BIN)/python -m verify.rck.run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from pyiceberg.exceptions import CommitFailedException, ValidationException
 from bench.rewriters import agents, report, run, sides, ways, work
 from bench.rewriters.agents import Appended, Rewrite
 from bench.rewriters.seats import Seat, Think
-from bench.rewriters.work import BRANCHES, INTENTS, PLAIN, RETRIES, TOWER, Case
+from bench.rewriters.work import ALONE, BRANCHES, INTENTS, PLAIN, RETRIES, TOWER, Case
 
 
 def test_agents_think_as_long_as_those_of_the_report_but_for_the_scale() -> None:
@@ -78,7 +79,7 @@ REWRITTEN = [
     Rewrite(1, True, 1.0, [1.0]),
     Rewrite(0, False, 9.0, [1.0] * 6, Counter({"CommitFailedException": 6})),
 ]
-APPENDED = [Appended([7, 8], Counter()), Appended([9], Counter({"CommitFailedException": 1}))]
+APPENDED = [Appended([7, 8], Counter(), [0.5, 3.0]), Appended([9], Counter({"CommitFailedException": 1}), [1.0])]
 
 
 def test_work_is_wasted_that_came_to_no_commit() -> None:
@@ -87,7 +88,8 @@ def test_work_is_wasted_that_came_to_no_commit() -> None:
     assert found["thought_s"] == 11.0
     assert found["wasted"] == pytest.approx(9 / 11)
     assert (found["done_p50_s"], found["done_max_s"]) == (1.0, 4.0)
-    assert (found["appended_rows"], found["appends_failed"]) == (3, 1)
+    assert (found["appended_rows"], found["append_tries"], found["appends_failed"]) == (3, 4, 1)
+    assert (found["append_p50_s"], found["append_max_s"]) == (1.0, 3.0)
     assert found["failures"] == {"ValidationException": 2, "CommitFailedException": 6}
 
 
@@ -120,6 +122,7 @@ def record(side: str, **more: Any) -> dict[str, Any]:
         (record(PLAIN, failed=1, wasted=0.8, wrong=3), 0),
         (record(TOWER, failed=1, wasted=0.8), 0),
         (record(TOWER, wrong=1), 1),
+        (record(ALONE, failed=1, wasted=0.8), 0),
         (record(INTENTS), 0),
         (record(INTENTS, failed=1), 1),
         (record(BRANCHES, wasted=0.05), 1),
@@ -138,14 +141,21 @@ def test_a_row_of_the_table_for_each_side_and_number_of_agents() -> None:
     assert all(len(row) == len(shown.columns) for row in shown.rows)
 
 
+def test_what_was_measured_of_other_cases_stays(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    old, other, new = record(TOWER, wrong=3), record(PLAIN, agents=8), record(TOWER)
+    assert run.with_others(path, [old]) == [old]
+    path.write_text(json.dumps({"runs": [old, other]}))
+    assert run.with_others(path, [new]) == [other, new]
+
+
 def test_its_shortest_form_runs_every_side_that_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     page = run.pages.PAGE.read_bytes()
     assert run.main(["--short"]) == 0, capsys.readouterr().out
     out = capsys.readouterr().out
-    assert all(f"{side}, 4 agents" in out for side in sides.ready())
+    assert all(f"{side}, 4 agents" in out for side in work.SIDES)
     assert run.pages.PAGE.read_bytes() == page
 
 
-def test_a_side_that_cannot_rewrite_yet_is_left_out(tmp_path: Path) -> None:
-    assert {PLAIN, TOWER} <= set(sides.ready()) <= set(work.SIDES)
-    assert set(sides.ready()) == {side for side, way in ways.WAYS.items() if way is not None}
+def test_every_side_has_its_way() -> None:
+    assert tuple(ways.WAYS) == work.SIDES

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.rewriters.seats import IN_VAIN, Seat, rows
-from bench.rewriters.ways import WAYS
+from bench.rewriters.ways import WAYS, room
 from bench.rewriters.work import APPENDED_ROWS, RETRIES, Case, thinking_s
 
 PROCESSES = 4
@@ -38,10 +38,17 @@ class Rewrite:
 
 @dataclass(slots=True)
 class Appended:
-    """What one appender has done: the ids of the rows that were acknowledged, and why others were not."""
+    """What one appender has done.
+
+    Attributes:
+        ids: of the rows that were acknowledged.
+        failures: why others were not.
+        took_s: of each append that landed, with all that it has waited.
+    """
 
     ids: list[int] = field(default_factory=list[int])
     failures: Counter[str] = field(default_factory=Counter[str])
+    took_s: list[float] = field(default_factory=list[float])
 
 
 def rewrites(seat: Seat, case: Case, sleep: Callable[[float], None] = time.sleep) -> list[Rewrite]:
@@ -52,7 +59,6 @@ def rewrites(seat: Seat, case: Case, sleep: Callable[[float], None] = time.sleep
 
 def _rewrite(seat: Seat, case: Case, chance: random.Random, sleep: Callable[[float], None]) -> Rewrite:
     done, way = Rewrite(chance.randrange(case.partitions)), WAYS[case.side]
-    assert way is not None
     began_s = time.monotonic()
     for _ in range(1 + RETRIES):
         thinks_s = thinking_s(case, chance)
@@ -80,12 +86,15 @@ def appends(seat: Seat, case: Case, until: Path) -> Appended:
         time.sleep(thinking_s(case, chance))
         ids = list(range(number, number + APPENDED_ROWS))
         number += APPENDED_ROWS
+        partition, began_s = chance.randrange(case.partitions), time.monotonic()
         try:
-            seat.table().append(rows(ids, chance.randrange(case.partitions)), snapshot_properties=seat.summary())
+            with room(seat, partition) as said:
+                seat.table().append(rows(ids, partition), snapshot_properties={**seat.summary(), **said})
         except IN_VAIN as error:
             done.failures[type(error).__name__] += 1
         else:
             done.ids += ids
+            done.took_s.append(time.monotonic() - began_s)
     return done
 
 

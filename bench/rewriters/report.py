@@ -15,7 +15,7 @@ WASTED_MAX = 0.05
 
 COLUMNS = (
     "side", "agents", "storage", "rewrites", "failed %", "attempts a rewrite", "work wasted %", "time to done p50 s",
-    "longest s", "appends failed", "wrong rows",
+    "longest s", "appends failed", "append p50 s", "longest s", "wrong rows",
 )  # fmt: skip
 
 
@@ -49,6 +49,8 @@ def _figures(records: Sequence[Record]) -> tuple[str, ...]:
         spread("done_p50_s"),
         spread("done_max_s"),
         f"{sum(r['appends_failed'] for r in records)} of {sum(r['append_tries'] for r in records)}",
+        spread("append_p50_s"),
+        spread("append_max_s"),
         str(sum(record["wrong"] for record in records)),
     )
 

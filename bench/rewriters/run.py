@@ -1,14 +1,16 @@
 """Agents that rewrite partitions while others append (apache/iceberg-python #1202): how much of their work is in vain?
 
-    run.py                       8, 16 and 32 agents on every side that there is, one round: some ten minutes
+    run.py                       8, 16 and 32 agents on every side, one round: some ten minutes
     run.py --full                three rounds, with the storage latency of S3
     run.py --short               every side once, four agents, a moment: whether it runs; writes nothing
     run.py --agents 8,32 --sides plain,tower --rounds 2 --scale 10 --storage s3
 
 Half of the agents rewrite: each reads a partition, thinks for 1 to 60 s (`--scale` times shorter here), and overwrites
 it; what is refused is read and thought again, five times at most. The others append to the same partitions, as often,
-until the rewriters have ended. After each run the table must have every acknowledged row once, and every rewrite that
-was acknowledged. Results go to docs/plots/bench/bench-rewriters.json, the table into docs/benchmarks.md.
+until the rewriters have ended; on the side `intents` they wait until the partition is free. After each run the table
+must have every acknowledged row once, and every rewrite that was acknowledged. Results go to
+docs/plots/bench/bench-rewriters.json, the table into docs/benchmarks.md; what was measured there for other numbers of
+agents, sides or storages stays.
 
 Exit status 1: a promise is not kept, or a side could not be run.
 """
@@ -42,19 +44,16 @@ def main(given: Sequence[str] | None = None) -> int:
     asked = _arguments(given)
     console = Console(width=None if sys.stdout.isatty() else pages.WIDTH)
     machines = {work.SECTION: pages.machine_now()}
-    missing = [side for side in work.SIDES if side not in sides.ready()]
-    if missing:
-        console.print(f"not there yet, and left out: {', '.join(missing)}")
     try:
         records = _runs(_cases(asked), console)
     except Trouble as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
-    table = report.figure_table(records)
-    console.print(pages.on_terminal(table))
+    console.print(pages.on_terminal(report.figure_table(records)))
     if not (asked.short or asked.no_page):
-        _write(RESULTS, {"machines": machines, "runs": records})
-        text = pages.PAGE.read_text(encoding="utf-8")
+        every = with_others(RESULTS, records)
+        _write(RESULTS, {"machines": machines, "runs": every})
+        text, table = pages.PAGE.read_text(encoding="utf-8"), report.figure_table(every)
         about = pages.machine_text(machines)
         pages.PAGE.write_text(pages.between(text, NAME, [table], about), encoding="utf-8")
     broken = report.broken(records)
@@ -64,7 +63,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def _cases(asked: argparse.Namespace) -> Iterable[Case]:
-    chosen = tuple(side for side in asked.sides or sides.ready() if side in sides.ready())
+    chosen = tuple(side for side in work.SIDES if side in (asked.sides or work.SIDES))
     if asked.short:
         return work.short(chosen)
     rounds = asked.rounds or (FULL_ROUNDS if asked.full else 1)
@@ -87,6 +86,17 @@ def _line(record: Record) -> str:
         f"rewrites failed, {100 * record['wasted']:.0f} % of {record['thought_s']:.0f} s of thinking wasted, "
         f"{record['took_s']:.0f} s, {record['wrong']} wrong rows {record['failures'] or ''}"
     )
+
+
+def with_others(path: Path, records: Sequence[Record]) -> list[Record]:
+    """The records, and those of before of other cases."""
+    before: list[Record] = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
+    new = {_case_of(record) for record in records}
+    return [*(record for record in before if _case_of(record) not in new), *records]
+
+
+def _case_of(record: Record) -> tuple[str, int, str]:
+    return record["side"], record["agents"], record["profile"]
 
 
 def _write(path: Path, results: dict[str, Any]) -> None:

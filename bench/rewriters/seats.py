@@ -18,7 +18,9 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField
 
 from bench.rewriters.work import PLAIN
+from icetower import Agent
 from icetower.agent import keyed, new_key
+from icetower.errors import Conflict
 
 compute: Any = pyarrow.compute
 
@@ -29,8 +31,8 @@ SCHEMA = Schema(
     NestedField(3, "version", IntegerType(), required=False),
 )
 SPEC = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "part"))
-IN_VAIN = (CommitFailedException, ValidationException)
-"""What PyIceberg raises where others have written what a commit depends on, or were faster every time."""
+IN_VAIN = (CommitFailedException, ValidationException, Conflict)
+"""What PyIceberg and the SDK raise where others have written what a commit depends on, or were faster every time."""
 
 Think = Callable[[], None]
 """An agent thinks. It is called once in each attempt, between the read and the commit."""
@@ -48,6 +50,11 @@ class Seat:
     @cached_property
     def catalog(self) -> Catalog:
         return load_catalog("bench", **self.properties)
+
+    @cached_property
+    def tower(self) -> Agent:
+        """The tower's own SDK, for what PyIceberg has no words for."""
+        return Agent(self.properties["uri"], token=self.properties["token"])
 
     def table(self) -> Table:
         """As it is now."""

@@ -16,8 +16,7 @@ from bench.commits.sides import rest
 from bench.rewriters import agents
 from bench.rewriters.agents import IDS_OF_AN_AGENT, Appended, Rewrite
 from bench.rewriters.seats import NAME, NAMESPACE, SCHEMA, SPEC, Seat, rows
-from bench.rewriters.ways import WAYS
-from bench.rewriters.work import PLAIN, SEED_ROWS, SIDES, Case
+from bench.rewriters.work import ALONE, BRANCHES, INTENTS, PLAIN, SEED_ROWS, Case
 from icetower.agent import Tower
 from icetower.demo import slow_io
 
@@ -30,13 +29,12 @@ tables:
     operations: [{{operations}}]
     partitions: all
 """
+CREATES_BRANCHES = f"  - {{table: {NAME}, operations: [refs], partitions: [{{part: [0]}}]}}\n"
+"""Who may do so for a part of the table creates branches, and moves none of others."""
+
+INTENDING = frozenset({INTENTS, BRANCHES})
 BUSY_S = 60
 """So long a plain catalog's clients wait for SQLite's lock."""
-
-
-def ready() -> tuple[str, ...]:
-    """The sides that can be run."""
-    return tuple(side for side in SIDES if WAYS[side] is not None)
 
 
 def run(case: Case, folder: Path) -> Record:
@@ -56,7 +54,8 @@ def _principals(case: Case, server: servers.Server) -> list[str]:
     """The secrets of the rewriters, then those of the appenders."""
     with Tower(server.uri, server.token) as tower:
         for role, operations in (("rewriter", "overwrite"), ("appender", "append")):
-            tower.apply_contract(CONTRACT.format(role=role, operations=operations))
+            more = CREATES_BRANCHES if role == "rewriter" and case.side in (BRANCHES, ALONE) else ""
+            tower.apply_contract(CONTRACT.format(role=role, operations=operations) + more)
         roles = ["rewriter"] * case.rewriters + ["appender"] * case.appenders
         return [tower.create_principal(f"{role}-{number}", role) for number, role in enumerate(roles)]
 
@@ -75,6 +74,7 @@ def _create(case: Case, catalog: Catalog) -> dict[int, int]:
     """Make the table; the ids of its rows, with their partitions."""
     catalog.create_namespace(NAMESPACE)
     declared = {} if case.side == PLAIN else {"icetower.blind-appends": "true"}
+    declared |= {"icetower.intents": "required"} if case.side in INTENDING else {}
     table = catalog.create_table(NAME, SCHEMA, partition_spec=SPEC, properties=declared)
     seeds: dict[int, int] = {}
     for part in range(case.partitions):
@@ -96,7 +96,8 @@ def record(case: Case, rewritten: Sequence[Rewrite], appended: Sequence[Appended
     thought_s = sum(sum(each.thought_s) for each in rewritten)
     useful_s = sum(each.thought_s[-1] for each in landed)
     done_s = sorted(each.took_s for each in landed)
-    tries = sum(sum(each.failures.values()) for each in appended) + sum(len(each.ids) for each in appended)
+    append_s = sorted(each for its in appended for each in its.took_s)
+    tries = sum(sum(each.failures.values()) for each in appended) + len(append_s)
     return {
         **asdict(case),
         "due": len(rewritten),
@@ -110,6 +111,8 @@ def record(case: Case, rewritten: Sequence[Rewrite], appended: Sequence[Appended
         "appended_rows": sum(len(each.ids) for each in appended),
         "appends_failed": sum(sum(each.failures.values()) for each in appended),
         "append_tries": tries,
+        "append_p50_s": percentile(append_s, 50) if append_s else None,
+        "append_max_s": append_s[-1] if append_s else None,
         "failures": dict(sum((each.failures for each in rewritten), Counter[str]())),
     }
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 from bench.rewriters import branches, intents
 from bench.rewriters.seats import Seat, Think, Way, thought
-from bench.rewriters.work import BRANCHES, INTENTS, PLAIN, TOWER
+from bench.rewriters.work import ALONE, BRANCHES, INTENTS, PLAIN, TOWER
 from icetower.agent import keyed, new_key, reads
 
 
@@ -23,10 +24,21 @@ def on_the_head(seat: Seat, partition: int, think: Think) -> None:
     table.overwrite(thought(found), where, snapshot_properties=said)
 
 
-WAYS: Mapping[str, Way | None] = {
+WAYS: Mapping[str, Way] = {
     PLAIN: on_the_head,
     TOWER: on_the_head,
     INTENTS: intents.WAY,
     BRANCHES: branches.WAY,
+    ALONE: branches.WAY_ALONE,
 }
-"""How a side rewrites a partition; None: it cannot yet."""
+"""How a side rewrites a partition."""
+
+Room = Callable[[Seat, int], AbstractContextManager[Mapping[str, str]]]
+ROOMS: Mapping[str, Room] = {INTENTS: intents.room}
+"""How an appender of a side comes to append to a partition, where it has to wait for that."""
+
+
+def room(seat: Seat, partition: int) -> AbstractContextManager[Mapping[str, str]]:
+    """Room for an append: what its summary says beside its key."""
+    found = ROOMS.get(seat.side)
+    return nullcontext({}) if found is None else found(seat, partition)

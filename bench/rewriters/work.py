@@ -19,8 +19,8 @@ APPENDED_ROWS = 5
 SEED_ROWS = 50
 """Of each partition, before anybody writes."""
 
-PLAIN, TOWER, INTENTS, BRANCHES = "plain", "tower", "intents", "branches"
-SIDES = (PLAIN, TOWER, INTENTS, BRANCHES)
+PLAIN, TOWER, INTENTS, BRANCHES, ALONE = "plain", "tower", "intents", "branches", "branches-alone"
+SIDES = (PLAIN, TOWER, INTENTS, BRANCHES, ALONE)
 SECTION = "rewriters"
 
 

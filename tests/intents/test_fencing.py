@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from icetower.admission.admitted import Admitted, UnderIntent
+from icetower.admission.admitted import Admitted, Publication, UnderIntent
 from icetower.admission.identity import Identity
 from icetower.contracts.model import Operation
 from icetower.errors import CommitConflict, Forbidden, IcetowerError
@@ -102,6 +102,10 @@ CASES = [
     (commit((1, 0), principal="cy"), "intent.held", None),
     (commit((1, 0), principal="cy", required=True), "intent.held", "intent.held"),
     (commit((1, 0), principal="cy", ref="side"), None, None),
+    (commit((0, 0), ref="side"), None, None),
+    (commit((0, 0), ref="side", summary={INTENT: "anns", INTENT_FENCE: "1"}), "anns", "anns"),
+    (commit((0, 0), ref="side", summary={INTENT: "anns", INTENT_FENCE: "9"}), "intent.fenced", "intent.fenced"),
+    (commit((1, 0), ref="side", summary={INTENT: "anns"}), "intent.region", "intent.region"),
     (commit((2, 0), principal="cy", moves_to=3), "intent.held", None),  # main rolled back, or put elsewhere
     (commit((0, 0), summary={INTENT: "anns", INTENT_FENCE: "1"}), "anns", "anns"),
     (commit((0, 0), summary={INTENT: "anns"}), "anns", "anns"),
@@ -216,6 +220,59 @@ def test_what_is_intended_is_held_against_others() -> None:
     assert ask(ADVISORY, (1, 0), required=True) == "intent.held"
     assert ask(REQUIRED, (1, 0), frozenset({"append"})) == "intent.held"
     assert ask(REQUIRED, (1, 0), frozenset({"append"}), blind=True) is None
+
+
+STANDS = replace(REQUIRED, stands=3).metadata
+
+
+def on(member: Admitted, parent: int | None, asserted: int | None = None) -> Admitted:
+    """The commit on a parent, of which it asserts that ``main`` stands there; None: it asserts nothing."""
+    change = member.changes[0]
+    snapshot = Snapshot({**change.snapshot, "parent-snapshot-id": parent})
+    requirement = {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": asserted}
+    changes = (replace(change, snapshot=snapshot),)
+    return replace(member, changes=changes, requirements=() if asserted is None else (requirement,))
+
+
+def published(member: Admitted, stage: str | None = None) -> Admitted:
+    """The commit as a publication of a branch that has left ``main`` before it stood at 3."""
+    publication = Publication("dev", 7, 1, False, False, stage, frozenset(), {}, 0)
+    return replace(on(member, 1), publication=publication)
+
+
+FOLLOWS = [
+    # a commit to day 2, which nobody holds, while others hold day 0 and 1
+    ("on the head", on(commit((2, 0)), 3), True),
+    ("stale, and it says where main stood", on(commit((2, 0)), 2, 2), True),
+    ("stale, and it does not say so", on(commit((2, 0)), 2), False),
+    ("on what main stood at before: what came since would go", on(commit((2, 0)), 2, 3), False),
+    ("CREATE OR REPLACE TABLE", on(commit((2, 0)), None), False),
+    ("published", published(commit((2, 0))), True),
+]
+
+
+@pytest.mark.parametrize(("what", "member", "follows"), FOLLOWS, ids=[each[0] for each in FOLLOWS])
+def test_what_does_not_follow_main_touches_all_of_it(what: str, member: Admitted, follows: bool) -> None:
+    boxes, operations = touched(member, STANDS)
+    assert (boxes != EVERYTHING, operations) == (follows, {"overwrite"}), what
+    cys = replace(member, identity=Identity("cy", "main", None, None))
+    assert verdict(opened(), cys, replace(REQUIRED, stands=3)) == (None if follows else "intent.held")
+
+
+def test_a_publication_is_fenced_between_the_gate_and_the_swap() -> None:
+    book = opened()
+    member = published(commit((0, 0)))
+    under = judged(book, NOW + 1, member, STANDS)
+    assert under is not None
+    book.end("anns", End.BROKEN, NOW + 2, "admin")
+    assert verdict(book, replace(member, under=under), replace(REQUIRED, stands=3)) == "intent.fenced"
+
+
+def test_what_is_staged_for_checks_touches_nothing_of_main() -> None:
+    assert touched(published(commit((1, 0)), stage="dev.publish"), STANDS) == ((), frozenset())
+    named = published(commit((0, 0), summary={INTENT: "anns", INTENT_FENCE: "9"}), stage="dev.publish")
+    assert verdict(opened(), named, REQUIRED) == "intent.fenced"
+    assert verdict(opened(), published(commit((1, 0), principal="cy")), REQUIRED) == "intent.held"
 
 
 def with_bounds(member: Admitted, low: int, high: int, nulls: int | None = 0) -> Admitted:

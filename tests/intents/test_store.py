@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
-from icetower.admission.admitted import UnderIntent
+from icetower.admission.admitted import AdmittedAppend, UnderIntent
 from icetower.database import Database, sqlite_url
 from icetower.errors import Conflict, Forbidden, IcetowerError, Unavailable
 from icetower.intents import store as stores
@@ -92,6 +92,7 @@ class Towers(RuleBasedStateMachine):
         self.asked: dict[str, Any] = {}
         self.fences: dict[str, int] = {}
         self.table = Table(required=True)
+        self.under_way: list[tuple[int, str, int, AdmittedAppend, Cells]] = []
 
     def run(self, at: int, ask: Ask[T]) -> T:
         return self.runner.run(self.towers[at].store.ask(ask))
@@ -153,27 +154,41 @@ class Towers(RuleBasedStateMachine):
         if each is not None:
             self.attempt(at, lambda book, now_ms: book.end(each.id, End.RELEASED, now_ms, each.principal))
 
-    @rule(at=st.integers(0, 1), pick=st.integers(0, 50), day=st.integers(0, DAYS - 1))
-    def commit(self, at: int, pick: int, day: int) -> None:
-        """Who was granted an intent once commits to one partition, at the gate, then, after a while, at the swap."""
+    @rule(at=st.integers(0, 1), pick=st.integers(0, 50), day=st.integers(0, DAYS - 1), at_once=st.booleans())
+    def commit(self, at: int, pick: int, day: int, at_once: bool) -> None:
+        """Who was granted an intent once commits to one partition: it passes the gate, and its swap may come later."""
         if not self.fences:
             return
         id_ = list(self.fences)[pick % len(self.fences)]
-        asked, fence, places, table = self.asked[id_], self.fences[id_], [(day, 0)], self.table
+        asked, fence, places = self.asked[id_], self.fences[id_], [(day, 0)]
         member = append(*places, principal=asked.principal, under=UnderIntent(id_, fence, 0))
         try:
-            under = self.run(at, lambda book, now_ms: judged(book, now_ms, member, table.metadata))
-            self.towers[at].clock.ms += 100
-            again = self.run(at, lambda book, now_ms: judged(book, now_ms, member, table.metadata))
+            under = self.run(at, lambda book, now_ms: judged(book, now_ms, member, self.table.metadata))
         except IcetowerError:
             return
         assert under is not None
-        assert again is not None
         touched: Cells = frozenset(("t", *place) for place in places)
         assert touched <= cells(asked.claims)
+        self.towers[at].clock.ms += 100
+        self.under_way.append((at, id_, fence, member, touched))
+        if at_once:
+            self.swap(len(self.under_way) - 1)
+
+    @rule(pick=st.integers(0, 50))
+    def swap(self, pick: int) -> None:
+        """A commit that is under way is asked once more, and lands."""
+        if not self.under_way:
+            return
+        at, id_, fence, member, touched = self.under_way.pop(pick % len(self.under_way))
+        table = self.table
+        try:
+            again = self.run(at, lambda book, now_ms: judged(book, now_ms, member, table.metadata))
+        except IcetowerError:
+            return
+        assert again is not None
         rivals = [one for one in table.landed if one[2] & touched and one[1] > fence]
         # Nobody has landed there whose intent was granted later, and shares nothing: this one is no zombie.
-        assert not [one for one in rivals if conflict(self.asked[one[0]].claims, asked.claims)]
+        assert not [one for one in rivals if conflict(self.asked[one[0]].claims, self.asked[id_].claims)]
         table.fence = max(table.fence, again.highest)
         table.landed.append((id_, fence, touched))
 
@@ -190,7 +205,8 @@ class Towers(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, 1))
     def crash(self, at: int) -> None:
-        """A tower that remembers nothing."""
+        """A tower that remembers nothing, and what was under way at it is gone."""
+        self.under_way = [each for each in self.under_way if each[0] != at]
         tower = self.towers[at]
         tower.close()
         self.towers[at] = Tower(self.path, tower.clock)

@@ -137,12 +137,14 @@ class Table:
 
     Attributes:
         fields: of its spec; 1: it is partitioned by day alone.
+        stands: the snapshot at which ``main`` stands.
     """
 
     required: bool = False
     uuid: str = "t"
     fence: int = 0
     fields: int = 2
+    stands: int | None = None
     landed: list[tuple[str, int, Cells]] = field(default_factory=list[tuple[str, int, Cells]])
 
     @property
@@ -153,6 +155,7 @@ class Table:
         return {
             "table-uuid": self.uuid,
             "properties": properties,
+            "refs": {} if self.stands is None else {"main": {"type": "branch", "snapshot-id": self.stands}},
             "default-spec-id": 0,
             "current-schema-id": 0,
             "schemas": [

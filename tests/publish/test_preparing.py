@@ -7,7 +7,18 @@ import json
 import pytest
 
 from icetower.iceberg.expressions import from_json
-from icetower.protocol.marks import BLIND, FILTER, GROUP_FILE, ISOLATION, KEY, PRINCIPAL, READ_SNAPSHOT, REF
+from icetower.protocol.marks import (
+    BLIND,
+    FILTER,
+    GROUP_FILE,
+    INTENT,
+    INTENT_FENCE,
+    ISOLATION,
+    KEY,
+    PRINCIPAL,
+    READ_SNAPSHOT,
+    REF,
+)
 from icetower.protocol.names import Identifier
 from icetower.publish.comparison import compare
 from icetower.publish.preparing import Reads, request_of
@@ -63,6 +74,15 @@ def test_words_of_the_branch_are_left_there() -> None:
     assert summary == {"operation": "append", **kept}
     (summary,) = summaries([{READ_SNAPSHOT: "1"}], Reads())  # where the branch began
     assert READ_SNAPSHOT not in summary
+
+
+def test_the_intent_is_that_of_who_publishes() -> None:
+    made_under = {INTENT: "ended", INTENT_FENCE: "3"}
+    assert summaries([made_under], Reads()) == [{"operation": "append"}]
+    (summary,) = summaries([made_under], Reads(intent="held", fence=7))
+    assert (summary[INTENT], summary[INTENT_FENCE]) == ("held", "7")
+    (summary,) = summaries([made_under], Reads(intent="held"))
+    assert INTENT_FENCE not in summary
 
 
 def summaries(said: list[dict[str, str]], reads: Reads) -> list[dict[str, str]]:

@@ -14,7 +14,7 @@ from typing import Any
 from icetower.agent.asking import Asker, Credentials
 from icetower.agent.branches import AsyncBranch, Branch, created, published
 from icetower.agent.direct import Direct, Where
-from icetower.agent.intents import TTL_S, AsyncHeld, Heard, Held, Holder, wish_of
+from icetower.agent.intents import TTL_S, AsyncHeld, Heard, Held, Holder, Lease, wish_of
 from icetower.agent.journal import Journal
 from icetower.agent.publishing import Keep, PublishedBranch
 from icetower.agent.recovery import Patience
@@ -199,6 +199,7 @@ class Agent:
         isolation: str | None = None,
         read: Mapping[str, Any] | None = None,
         blind: bool = False,
+        lease: Lease | None = None,
     ) -> PublishedBranch:
         """Put all that a branch has, and another lacks, on that other branch, in one commit.
 
@@ -210,6 +211,8 @@ class Agent:
             isolation: what the branch's writes are owed where they don't say it: ``snapshot`` or ``serializable``.
             read: what they have read, as Iceberg's expression (JSON); needed for ``serializable``.
             blind: snapshots that only add rows depend on nothing that was read.
+            lease: under which it is published: refused once the lease is lost (``intent.fenced``). By default the only
+                one of the principal that covers all of it.
 
         Raises `PublishConflict`, with what stands against each snapshot in `conflicts`.
         """
@@ -224,6 +227,7 @@ class Agent:
             isolation=isolation,
             read=read,
             blind=blind,
+            lease=lease,
         )
         return driven(steps, self._transport.take)
 
@@ -361,6 +365,7 @@ class AsyncAgent:
         isolation: str | None = None,
         read: Mapping[str, Any] | None = None,
         blind: bool = False,
+        lease: Lease | None = None,
     ) -> PublishedBranch:
         """See `Agent.publish`."""
         steps = published(
@@ -374,6 +379,7 @@ class AsyncAgent:
             isolation=isolation,
             read=read,
             blind=blind,
+            lease=lease,
         )
         return await driven_async(steps, self._transport.take)
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from icetower.agent.asking import Asker, table_path
+from icetower.agent.intents import Lease
 from icetower.agent.keys import new_key
 from icetower.agent.publishing import Keep, PublishedBranch, body, creation
 from icetower.agent.recovery import Patience
@@ -50,10 +51,12 @@ def published(
     isolation: str | None,
     read: Mapping[str, Any] | None,
     blind: bool,
+    lease: Lease | None,
 ) -> Steps[PublishedBranch]:
     """Publish a branch. What may be sent again is, under the same key."""
     key = key or new_key(patience.ambient)
-    request = body(branch, to, keep, key, isolation, read, blind)
+    under = None if lease is None else (lease.id, lease.fence)
+    request = body(branch, to, keep, key, isolation, read, blind, under)
     pause_s, doubtful = PAUSE_S, False
     for left in reversed(range(patience.attempts_max)):
         try:

@@ -65,14 +65,24 @@ class PublishedBranch:
 
 
 def body(
-    branch: str, to: str, keep: Keep, key: str, isolation: str | None, read: Mapping[str, Any] | None, blind: bool
+    branch: str,
+    to: str,
+    keep: Keep,
+    key: str,
+    isolation: str | None,
+    read: Mapping[str, Any] | None,
+    blind: bool,
+    under: tuple[str, int] | None = None,
 ) -> JSON:
-    """The body of a publication. Raises `UsageError` for a filter without a level."""
+    """The body of a publication. `under`: the id and the fence of an intent. Raises `UsageError` for a filter without a
+    level.
+    """
     found: JSON = {"branch": branch, "to": to, "keep": keep, "key": key}
     if read is not None and isolation is None:
         raise UsageError("say which isolation is owed to what was read: isolation='snapshot' or 'serializable'")
     if isolation is not None:
         found["reads"] = {"isolation-level": isolation} | ({} if read is None else {"filter": dict(read)})
+    found |= {} if under is None else {"intent": under[0], "fence": under[1]}
     return found | ({"blind": True} if blind else {})
 
 

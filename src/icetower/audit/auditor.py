@@ -33,6 +33,7 @@ from icetower.audit.integrity import (
 )
 from icetower.audit.items import Item, key_of
 from icetower.audit.keys import Keys, key_columns
+from icetower.audit.leases import Leases
 from icetower.audit.list_reading import ListReader, ListStep
 from icetower.audit.live_files import Delta, LiveFiles
 from icetower.audit.manifest_reading import Cursor, ManifestReader
@@ -153,6 +154,7 @@ class Walk:
         self._contents = Contents(source, self.line, self.live_files) if options.content else None
         by = key_columns(options.key, head.schema, columns)
         self._keys = None if self._contents is None else Keys(self._contents, self.line, self.live_files, by)
+        self._leases = Leases(head.metadata.get("properties") or {}, self.live_files.specs)
         self._places: Mapping[int, int] = {}
         self._on_branch = 0
         self._towers: JSON | None = None
@@ -268,6 +270,7 @@ class Walk:
         commit = Commit(position, snapshot, reads, delta, attempts_of(snapshot))
         self.line.add(commit)
         self._pass(commit)
+        self._find(self._leases.take(commit))
         if listed.step is not None and listed.begins is None:
             await self._judge(commit)
         self._count(commit)

@@ -43,6 +43,8 @@ class Rule(StrEnum):
     READ_SKEW = "read-skew"
     WRITE_SKEW = "write-skew"
     KEY_TWICE = "key-twice"
+    FENCED_HOLDER = "fenced-holder"
+    HELD_ROWS = "held-rows"
     BYPASS = "bypass"
 
 
@@ -65,6 +67,8 @@ MEANINGS: Mapping[Rule, str] = {
     Rule.READ_SKEW: "a commit has read parts of several versions of the table",
     Rule.WRITE_SKEW: "commits each have missed what the other wrote: no order of them explains that",
     Rule.KEY_TWICE: "a key is live twice: two commits have added it, and neither had seen the other",
+    Rule.FENCED_HOLDER: "a commit came under an intent that had ended: the next holder had committed",
+    Rule.HELD_ROWS: "a commit came into rows that another's intent held",
     Rule.BYPASS: "a commit did not come through the tower",
 }
 

@@ -214,6 +214,8 @@ class _Reverting:
             try:
                 return await self._attempt(place)
             except CommitConflict as conflict:
+                if conflict.rule == "intent.held":  # who holds the rows is not done in a moment
+                    raise
                 warn(f"somebody else has committed meanwhile ({conflict.rule}): planning again")
         raise CommitConflict(
             f"{self._table} is committed to faster than a revert can be planned: nothing was done; try again when "

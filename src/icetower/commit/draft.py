@@ -27,7 +27,7 @@ from icetower.iceberg.metadata import Metadata
 from icetower.iceberg.pruning import can_contain
 from icetower.iceberg.records import referenced_file
 from icetower.iceberg.schemas import schema_of
-from icetower.protocol.marks import APPLICATION, BASE, CLIENT_LIST, KEY, PRINCIPAL, REF, SEQUENCE
+from icetower.protocol.marks import APPLICATION, BASE, CLIENT_LIST, INTENT, INTENT_FENCE, KEY, PRINCIPAL, REF, SEQUENCE
 from icetower.protocol.updates import creates
 from icetower.publish.copies import numbered
 from icetower.rebase.grants import base_lost
@@ -168,6 +168,8 @@ class _Finisher:
         self._new_files.own[path] = own
         summary |= summary_totals(None if parent is None else parent.get("summary") or {}, change)
         summary[PRINCIPAL] = self._member.principal
+        if self._member.under is not None:
+            summary |= {INTENT: self._member.under.id, INTENT_FENCE: str(self._member.under.fence)}
         if self._rebase:  # its writer has read nothing that came later
             parted = self._publication
             base = self._member.changes[0].snapshot.parent_id if parted is None else parted.base

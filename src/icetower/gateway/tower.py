@@ -287,7 +287,7 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     deciding = gate, engine, heads, replays, refusals, writers
     commits = Commits(*deciding, lifecycle, gatekeeper, outcomes, journal, ambient, door, under_way, intents)
     kept = writers, outcomes, journal, Verdicts(control, ambient), ambient
-    publishing = Publishing(gate, engine, heads, replays, *kept, key_lifetime_ms=limits.lately_ms)
+    publishing = Publishing(gate, engine, heads, replays, *kept, intents, key_lifetime_ms=limits.lately_ms)
     intake = Intake(server, ambient, open_to_all=open_to_all)
     front = Front(registry, intake, attempts, journal, shadow, ambient, server, open_to_all, traces=traces)
     token_rates, mcp = TokenRates(ambient), McpMount(front, settings.storage)

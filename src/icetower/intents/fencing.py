@@ -126,7 +126,7 @@ def judged(book: Book, now_ms: int, member: Admitted | AdmittedAppend, metadata:
         return None
     boxes, operations = touched(member, metadata)
     if not operations:
-        return None
+        return None if named is None else _named_elsewhere(book, now_ms, member, uuid, named, metadata)
     near = [intent for intent in book.near(uuid, boxes) if intent.holds(now_ms)]
     if near:
         boxes = finer(member, metadata, boxes, [claim for each in near for claim in each.claims_on(uuid)])
@@ -134,6 +134,24 @@ def judged(book: Book, now_ms: int, member: Admitted | AdmittedAppend, metadata:
     required = member.intents_required or properties.get(INTENTS) == REQUIRED
     if required:
         _check_free(member.identifier, near, own, uuid, boxes, operations, blind=is_blind(member, properties))
+    return None if own is None else UnderIntent(own.id, own.fence or 0, book.granted.get(uuid, 0))
+
+
+def _named_elsewhere(
+    book: Book,
+    now_ms: int,
+    member: Admitted | AdmittedAppend,
+    uuid: str,
+    named: tuple[str, str | None],
+    metadata: JSON,
+) -> UnderIntent | None:
+    """The intent that a commit to another branch names: what a snapshot says of it is true, wherever it is published.
+
+    Nobody else's intent stands in its way there.
+    """
+    if not isinstance(member, Admitted) or not member.changes:
+        return None
+    own = _own(book, now_ms, member, uuid, named, (), *_rows_of(member, metadata))
     return None if own is None else UnderIntent(own.id, own.fence or 0, book.granted.get(uuid, 0))
 
 
@@ -269,13 +287,41 @@ def touched(member: Admitted | AdmittedAppend, metadata: JSON) -> tuple[Boxes, f
     moves = [snapshot for ref, snapshot in member.updates.moves if ref == BRANCH]
     if not moves and BRANCH not in member.updates.removed_refs:
         return (), frozenset()
-    own = {change.snapshot.id for change in member.changes}
-    if not moves or any(snapshot not in own for snapshot in moves):  # rolled back, or put where another branch stands
+    if member.publication is not None and member.publication.stage is not None:
+        return (), frozenset()
+    if not _follows(member, metadata):
         return EVERYTHING, frozenset({Operation.OVERWRITE.value})
-    specs = known_specs(metadata)
+    return _rows_of(member, metadata)
+
+
+def _rows_of(member: Admitted, metadata: JSON) -> tuple[Boxes, frozenset[str]]:
+    """The same of the files of its snapshots, whatever branch they go on."""
     files = (each for change in member.changes for each in (*change.added, *change.removed))
     operations = frozenset(each.value for each in member.operations & FILE_OPERATIONS)
-    return _boxes(((each.spec_id, each.file.partition) for each in files), specs), operations
+    return _boxes(((each.spec_id, each.file.partition) for each in files), known_specs(metadata)), operations
+
+
+def _follows(member: Admitted, metadata: JSON) -> bool:
+    """Whether what a commit puts on ``main`` are its own snapshots, after all that ``main`` has.
+
+    Else ``main`` is rolled back, put where another branch stands, or replaced as by CREATE OR REPLACE TABLE: then its
+    files do not tell what becomes of the rest.
+    """
+    moves = [snapshot for ref, snapshot in member.updates.moves if ref == BRANCH]
+    if member.publication is not None:  # the snapshots that `main` lacks, after those that both branches have
+        return bool(moves)
+    parents = {change.snapshot.id: change.snapshot.parent_id for change in member.changes}
+    if not moves or any(snapshot not in parents for snapshot in moves):
+        return False
+    base: int | None = moves[-1]
+    for _ in parents:
+        base = parents.get(base, base) if base is not None else None
+    if base == ((metadata.get("refs") or {}).get(BRANCH) or {}).get("snapshot-id"):
+        return True
+    return any(
+        each["type"] == "assert-ref-snapshot-id" and each["ref"] == BRANCH and each.get("snapshot-id") == base
+        for each in member.requirements
+    )
 
 
 def finer(member: Admitted | AdmittedAppend, metadata: JSON, boxes: Boxes, claims: Sequence[Claim]) -> Boxes:
@@ -285,7 +331,7 @@ def finer(member: Admitted | AdmittedAppend, metadata: JSON, boxes: Boxes, claim
     Args:
         boxes: the same by their partitions.
     """
-    files = _data_files(member)
+    files = _data_files(member, metadata)
     if files is None or not 0 < len(files) <= FILES_MAX or boxes == ():
         return boxes
     axes = {axis for claim in claims for box in claim.boxes for axis in box}
@@ -300,15 +346,14 @@ def finer(member: Admitted | AdmittedAppend, metadata: JSON, boxes: Boxes, claim
     return tuple(found)
 
 
-def _data_files(member: Admitted | AdmittedAppend) -> Sequence[Touched] | None:
+def _data_files(member: Admitted | AdmittedAppend, metadata: JSON) -> Sequence[Touched] | None:
     """The data files that a commit adds and removes; None where it does more, or they are not made yet."""
     if isinstance(member, AdmittedAppend):
         return member.files if member.rows is None else None
-    own = {change.snapshot.id for change in member.changes}
-    files = [each for change in member.changes for each in (*change.added, *change.removed)]
-    if any(each.file.content != DATA for each in files):
+    if not _follows(member, metadata):
         return None
-    return files if all(snapshot in own for ref, snapshot in member.updates.moves if ref == BRANCH) else None
+    files = [each for change in member.changes for each in (*change.added, *change.removed)]
+    return None if any(each.file.content != DATA for each in files) else files
 
 
 def _boxes(places: Iterable[tuple[int, tuple[Any, ...]]], specs: Mapping[int, PartitionSpec]) -> Boxes:

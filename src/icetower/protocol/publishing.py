@@ -31,6 +31,7 @@ class PublishRequest:
         branch, to: the branch, and the one that gets its snapshots.
         squash: as one snapshot, unless the branch can be set forward.
         filter, isolation, blind: what is said of the branch's snapshots that do not say it themselves.
+        intent, fence: the intent under which it is published, and the number that came with its grant.
     """
 
     branch: str
@@ -40,6 +41,8 @@ class PublishRequest:
     filter: str | None
     isolation: str | None
     blind: bool
+    intent: str | None = None
+    fence: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ class _Publish(Wire):
     key: str | None = Field(default=None, min_length=1, max_length=NAME_CHARACTERS_MAX)
     reads: _Reads | None = None
     blind: bool = False
+    intent: str | None = Field(default=None, min_length=1, max_length=NAME_CHARACTERS_MAX)
+    fence: int | None = Field(default=None, ge=0, lt=2**63)
 
 
 class _Verdict(Wire):
@@ -76,12 +81,16 @@ class _Verdict(Wire):
 def parse_publish(data: bytes) -> PublishRequest:
     """What is to be published. Raises `BadRequest`."""
     wanted = read(_Publish, read_object(data, "publication"), "publication")
+    if wanted.fence is not None and wanted.intent is None:
+        raise BadRequest("fence is the number of an intent: name that as well, as intent", rule="request")
     if wanted.branch == wanted.to:
         raise BadRequest(f"branch {wanted.branch[:100]!r} cannot be published to itself", rule="request")
     reads = wanted.reads
     scope = None if reads is None or reads.filter is None else json.dumps(reads.filter)
     isolation = None if reads is None else reads.isolation_level
-    return PublishRequest(wanted.branch, wanted.to, wanted.keep == "squash", wanted.key, scope, isolation, wanted.blind)
+    squash = wanted.keep == "squash"
+    under = wanted.intent, wanted.fence
+    return PublishRequest(wanted.branch, wanted.to, squash, wanted.key, scope, isolation, wanted.blind, *under)
 
 
 def parse_verdict(data: bytes) -> VerdictReport:

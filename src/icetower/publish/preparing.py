@@ -20,6 +20,8 @@ from icetower.protocol.marks import (
     BLIND,
     FILTER,
     GROUP_FILE,
+    INTENT,
+    INTENT_FENCE,
     ISOLATION,
     KEY,
     OF_THE_TOWER,
@@ -36,7 +38,7 @@ from icetower.rebase.blindness import known_blind
 
 JSON = dict[str, Any]
 
-OF_THE_BRANCH = OF_THE_TOWER | {KEY, APPLICATION, SEQUENCE, SOURCE_SNAPSHOT, PUBLISHED_WAP}
+OF_THE_BRANCH = OF_THE_TOWER | {KEY, APPLICATION, SEQUENCE, SOURCE_SNAPSHOT, PUBLISHED_WAP, INTENT, INTENT_FENCE}
 """Words of a summary that hold for the branch on which the snapshot was made."""
 
 
@@ -48,11 +50,21 @@ class Reads:
         filter: what they have read, as Iceberg's expression JSON.
         isolation: the level that they are owed.
         blind: those that only add data depend on nothing that was read.
+        intent, fence: the intent under which they are published; under which they were made counts no more.
     """
 
     filter: str | None = None
     isolation: str | None = None
     blind: bool = False
+    intent: str | None = None
+    fence: int | None = None
+
+    @property
+    def under(self) -> dict[str, str]:
+        """The intent, in the words of a summary."""
+        if self.intent is None:
+            return {}
+        return {INTENT: self.intent} | ({} if self.fence is None else {INTENT_FENCE: str(self.fence)})
 
 
 def request_of(
@@ -62,7 +74,9 @@ def request_of(
     known = {str(snapshot.id) for snapshot in comparison.own} | {str(comparison.base)}
     summaries = _with_reads([_summary(each, known) for each in comparison.lacking], reads)
     pairs = zip(comparison.lacking, summaries, strict=True)
-    added = [{"action": "add-snapshot", "snapshot": {**each, "summary": summary}} for each, summary in pairs]
+    added = [
+        {"action": "add-snapshot", "snapshot": {**each, "summary": summary | reads.under}} for each, summary in pairs
+    ]
     # The first of them goes where its own parent stands, as far as the gate is concerned: it moves the branch forward.
     parents = {snapshot.id: snapshot.parent_id for snapshot in comparison.lacking}
     first: int | None = comparison.lacking[-1].id

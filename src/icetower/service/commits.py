@@ -360,7 +360,8 @@ class Commits:
         admitted = await self._gate.admit(principal, request, identity, head, since_s=since_s)
         if head is None or self._intents is None:
             return admitted
-        return await self._intents.admit(admitted, head.metadata)
+        async with self._gate.holding(admitted):
+            return await self._intents.admit(admitted, head.metadata)
 
     async def _created_before(
         self, principal: Principal, request: CommitRequest, identity: Identity

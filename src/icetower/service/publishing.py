@@ -38,6 +38,7 @@ from icetower.publish.preparing import Reads, asserted, prepared, request_of
 from icetower.registry.principals import Principal
 from icetower.registry.tokens import contract_revoked, not_authenticated
 from icetower.service.attempts import partitions_of
+from icetower.service.intents import Intents
 from icetower.service.journal import Journal
 from icetower.service.outcomes import Attempt, Outcomes
 from icetower.table.head import HeadState
@@ -89,6 +90,7 @@ class Publishing:
         journal: Journal,
         verdicts: Verdicts,
         ambient: Ambient,
+        intents: Intents | None = None,
         *,
         key_lifetime_ms: int,
     ) -> None:
@@ -101,6 +103,7 @@ class Publishing:
         self._journal = journal
         self._verdicts = verdicts
         self._ambient = ambient
+        self._intents = intents
         self._key_lifetime_ms = key_lifetime_ms
 
     async def publish(
@@ -227,7 +230,7 @@ class Publishing:
         """Have the gate judge it, and the engine land it."""
         principal = attempt.principal
         refs = head.metadata.get("refs") or {}
-        reads = Reads(wanted.filter, wanted.isolation, wanted.blind)
+        reads = Reads(wanted.filter, wanted.isolation, wanted.blind, wanted.intent, wanted.fence)
         request = request_of(table, comparison, wanted.branch, wanted.to, refs, reads)
         publication = Publication(
             wanted.branch,
@@ -246,9 +249,14 @@ class Publishing:
             admitted = await self._gate.admit(principal, request, identity, head, since_s=since_s, published=True)
             reading.leave()
         member = prepared(admitted, comparison, publication, identity, refs, [dict(each) for each in also])
-        attempt.judged_s = self._ambient.monotonic_s()
-        await self._writers.keep(principal.name, [(member.table_uuid or "", table)])
-        done = await self._engine.submit(member, request=attempt.request_id or "")
+        async with self._gate.holding(member):
+            if self._intents is not None:
+                member = await self._intents.admit(member, head.metadata)
+            attempt.judged_s = self._ambient.monotonic_s()
+            await self._writers.keep(principal.name, [(member.table_uuid or "", table)])
+            done = await self._engine.submit(member, request=attempt.request_id or "")
+        if self._intents is not None:
+            self._intents.landed(member, done)
         attempt.updates[table] = member.updates if done.outcome == "direct" else _moves(stage or wanted.to)
         self._journal.remember_commit(member, done)
         attempt.partitions = partitions_of(done.head, _places(member))
