@@ -214,7 +214,7 @@ def test_who_waits_gets_the_slot_when_its_holder_lets_it_go(auction: Auction) ->
         assert second.take_slot(NAME, wait_s=30)["state"] == "held"
 
 
-def test_whose_turn_it_is_is_listed(auction: Auction, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_whose_turn_it_is_is_listed(auction: Auction, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     with auction.client("a0-0") as client, auction.agent("a0-0") as agent, agent.next_slot(NAME) as lease:
         listed = client.slots(table=NAME)
         assert [(each["contract"], each["line"]) for each in listed] == [
