@@ -76,19 +76,21 @@ def take(book: Book, now_ms: int, taker: Taker, openings: Sequence[Opening], met
     in_the_way: list[Intent] = []
     for opening in openings:
         slot = opening.slot
-        if opening.from_ms > now_ms:
+        if slot.starts_ms > now_ms:
             return Later(slot, opening.from_ms, in_the_way)
         left_ms = slot.ends_ms - now_ms
         if left_ms <= 0 or left_ms < taker.least_ms <= slot.ends_ms - slot.starts_ms:
             continue
         claims = tuple(_claim(part, slot, taker.table, metadata) for part in opening.parts)
+        boxes = [box for claim in claims for box in claim.boxes]
+        held = book.near(uuid, boxes)
+        if not held and opening.from_ms > now_ms:
+            return Later(slot, opening.from_ms, in_the_way)
+        if held:
+            in_the_way += [each for each in held if each not in in_the_way]
+            continue
         ttl_ms = slot.until_ms - now_ms if taker.ttl_ms is None else taker.ttl_ms
-        wanted = Wanted(taker.id, taker.principal, taker.contract, claims, ttl_ms)
-        try:
-            return book.declare(wanted, now_ms)
-        except Conflict:
-            boxes = [box for claim in claims for box in claim.boxes]
-            in_the_way += [each for each in book.near(uuid, boxes) if each not in in_the_way]
+        return book.declare(Wanted(taker.id, taker.principal, taker.contract, claims, ttl_ms), now_ms)
     last = openings[-1].slot
     return Later(last, max(now_ms, last.ends_ms), in_the_way)
 
