@@ -229,26 +229,25 @@ def test_the_guides_split_works_as_it_is_shipped(spark: SparkSession, tower: Clo
 
 def test_a_job_holds_its_slot_while_it_runs(spark: SparkSession, tower: ClockedTower) -> None:
     spark.sql("CREATE NAMESPACE IF NOT EXISTS keeper.shop")
-    spark.sql("CREATE TABLE keeper.shop.auction (item BIGINT, slot TIMESTAMP) USING iceberg PARTITIONED BY (slot)")
+    spark.sql("CREATE TABLE keeper.shop.auction (item BIGINT) USING iceberg")
     for number in range(2):
         turn = f"{{every: 2m, from: {number}m, to: {number + 1}m}}"
         tower.admin.apply_contract(
             f"version: 1\nagent: auction{number}\ntables: [{{table: shop.auction, operations: [append], "
-            f"pattern: scheduler, claim_within: 15s, partitions: [{{identity(slot): {turn}}}]}}]\n"
+            f"pattern: scheduler, claim_within: 15s, partitions: [{{now: {turn}}}]}}]\n"
         )
         secret = tower.admin.create_principal(f"auction{number}-1", f"auction{number}")
         add_tower(spark, f"auction{number}", Tower(tower.uri, secret))
     tower.clock.at_ms = tower.clock.at_ms // 120_000 * 120_000 + 120_000
     table = "auction0.shop.auction"
     (block,) = (block for block in blocks_of("docs/intents.md") if "test_patterns_spark" in block.more)
-    started = "CAST(timestamp_millis({}) AS TIMESTAMP) slot"
-    frame = spark.sql(f"SELECT 1L item, {started.format(tower.clock.at_ms)}")
+    frame = spark.sql("SELECT 1L item")
     names: dict[str, Any] = {"spark": spark, "table": table, "frame": frame}
     exec(compile(block.text, block.place, "exec"), names)
     assert spark.sql("SELECT item FROM keeper.shop.auction").count() == 1
     assert names["lease"].slot.starts_ms == tower.clock.at_ms
     with in_slot(spark, table) as lease:
-        tower.clock.move(60)
+        tower.clock.move(60)  # it overruns
         with pytest.raises(Exception, match="has ended") as refused:
             frame.writeTo(table).options(**options(keyed(new_key()) | lease.properties)).append()
         refusal = refusal_of(refused.value)

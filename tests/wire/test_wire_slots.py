@@ -261,6 +261,31 @@ def test_a_contract_without_slots_has_none_to_take(auction: Auction) -> None:
     assert refused.value.rule == "slot.none"
 
 
+def test_who_overruns_a_slot_by_the_clock_is_fenced(tower: ClockedTower) -> None:
+    """No column tells its rows apart: nobody but the holder of the slot that goes on may write at all."""
+    tower.catalog().create_table("shop.lots", BIDS)
+    entry = "table: shop.lots, operations: [overwrite], pattern: scheduler, claim_within: 15s, partitions: "
+    secrets: list[str] = []
+    for number in range(2):
+        turn = f"{{now: {{every: 2m, from: {number}m, to: {number + 1}m}}}}"
+        tower.admin.apply_contract(f"version: 1\nagent: lots{number}\ntables: [{{{entry}[{turn}]}}]\n")
+        secrets.append(tower.admin.create_principal(f"lots{number}-0", f"lots{number}"))
+    tower.clock.at_ms = -(-tower.clock.at_ms // (2 * MINUTE)) * 2 * MINUTE + 2 * MINUTE
+    slow, quick = (tower.catalog(secret).load_table("shop.lots") for secret in secrets)
+    rows = pa.Table.from_pylist([{"item": 1}], schema=slow.schema().as_arrow())
+    with Tower(tower.uri, secrets[0]) as first, Tower(tower.uri, secrets[1]) as second:
+        taken = first.take_slot("shop.lots")
+        tower.clock.move(60)
+        following = second.take_slot("shop.lots")
+        with pytest.raises(ForbiddenError, match="has ended") as fenced:
+            slow.append(rows, snapshot_properties=summary(taken))
+        refusal = refusal_of(fenced.value)
+        assert refusal is not None
+        assert (refusal.rule, refusal.status) == ("intent.fenced", 403)
+        quick.overwrite(rows, snapshot_properties=summary(following))
+    assert tower.catalog().load_table("shop.lots").scan().to_arrow()["item"].to_pylist() == [1]
+
+
 def test_slots_by_the_clock_alone_are_handed_out_too(tower: ClockedTower) -> None:
     """Without `claim_within`: the intent keeps a contract's own principals apart, where the table requires intents."""
     tower.catalog().create_table("shop.asks", BIDS, properties={"icetower.intents": "required"})
