@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from icetower.agent.asking import Asker, Credentials
-from icetower.agent.intents import Holder, Lease, wish_of
+from icetower.agent.deliveries import Slot
+from icetower.agent.intents import Holder, Lease, SlotWish, wish_of
 from icetower.agent.recovery import Patience
 from icetower.agent.steps import Lost, Pause, Request, Response, Step, Steps, driven
 from icetower.ambient import SystemAmbient
@@ -61,12 +62,15 @@ class Tower:
         assert step.headers["Authorization"] == "Bearer secret"
         self.asked.append((step.method, step.path, json.loads(step.body) if step.body else dict(step.params)))
         self.clock.ms += int(float(step.params.get("wait_s", 0)) * 1000)
+        if step.path.endswith("/slots/next"):
+            self.clock.ms += int(json.loads(step.body)["wait_s"] * 1000)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         if isinstance(answer, int):
             return Response(answer, {}, json.dumps({"error": ERROR | {"code": answer}}).encode())
-        return Response(200, {}, json.dumps(answer).encode())
+        status = answer["error"]["code"] if "error" in answer else 200
+        return Response(status, {}, json.dumps(answer).encode())
 
     def does(self, steps: Steps[Any]) -> Any:
         return driven(steps, self.take)
@@ -111,6 +115,34 @@ def test_it_leaves_the_line_when_its_patience_has_passed() -> None:
         tower.does(tower.holder.declare(wish(15.0)))
     assert refused.value.rule == "intent.held"
     assert tower.asked[-1][:2] == ("DELETE", tower.asked[-2][1])
+
+
+WAITING = {"error": ERROR | {"code": 409, "rule": "slot.waiting", "next_step": "wait_until", "type": "Conflict"}}
+SLOT = {"column": "slot", "starts_ms": NOW, "ends_ms": NOW + 50_000, "until_ms": NOW + 55_000, "term": "slot"}
+
+
+def test_a_slot_is_waited_for_and_asked_for_by_one_id() -> None:
+    tower = Tower(WAITING, lost(sent=True), said(slot=SLOT, now_ms=NOW + 1_000))
+    lease = tower.does(tower.holder.begin(SlotWish("ns.t", wait_s=70.0, least_s=9.0)))
+    assert lease.slot == Slot("slot", NOW, NOW + 50_000, NOW + 55_000, NOW + 1_000)
+    assert lease.slot.left_s == 54
+    assert {(method, path) for method, path, _ in tower.asked} == {("POST", "/icetower/v1/slots/next")}
+    bodies = [body for _, _, body in tower.asked]
+    assert [body.pop("wait_s") for body in bodies] == [20, 20, 20]
+    assert bodies == [{"intent": lease.id, "table": "ns.t", "ttl_s": 60.0, "least_s": 9.0}] * 3
+    assert lease.properties["icetower.intent"] == lease.id
+
+
+def test_whoever_has_waited_for_a_slot_for_long_enough_is_refused() -> None:
+    tower = Tower(WAITING, WAITING, WAITING)
+    with pytest.raises(Conflict) as refused:
+        tower.does(tower.holder.begin(SlotWish("ns.t", wait_s=45.0)))
+    assert refused.value.rule == "slot.waiting"
+    assert [body["wait_s"] for _, _, body in tower.asked] == [20, 20, 5]
+    other = Tower({"error": WAITING["error"] | {"rule": "intent.id"}})
+    with pytest.raises(Conflict):
+        other.does(other.holder.begin(SlotWish("ns.t", wait_s=45.0)))
+    assert len(other.asked) == 1
 
 
 def held() -> Lease:

@@ -73,6 +73,7 @@ OVER_THE_WIRE = {
     ("commits",): (),
     ("fence",): ("shop.sales", "--key", "k"),
     ("leases", "list"): (),
+    ("slots",): (),
     ("leases", "break"): ("01a1fe03-73b8-78ac-b3d5-6bcc4d844630",),
     ("landed",): ("shop.sales", "--key", "k"),
     ("publish",): ("shop.sales", "b"),

@@ -18,7 +18,7 @@ from icetower.contracts.document import load
 from icetower.contracts.model import Contract
 from icetower.pipelines.collector import collect
 from icetower.pipelines.wal_mediator import Job, mediate
-from icetower.spark import add_tower, next_slot, options, refusal_of, send, tower_session
+from icetower.spark import add_tower, in_slot, next_slot, options, refusal_of, send, tower_session
 from tests.pages.page_blocks import ROOT, blocks_of
 from verify.kit.clocked_tower import ClockedTower, MovedClock
 from verify.kit.light_spark import LIGHT
@@ -225,3 +225,32 @@ def test_the_guides_split_works_as_it_is_shipped(spark: SparkSession, tower: Clo
     assert rows_of(by_slot) == [(0, 3, 2.5), (1, 3, 2.5), (2, 1, 9.5), (6, 3, 2.5)]
     attempts = tower.admin.commits(table="fleet.readings", principal="readings_agent_a-1")
     assert [each["rule"] for each in reversed(attempts)] == [None, None, "contract.slot", "contract.slot", None]
+
+
+def test_a_job_holds_its_slot_while_it_runs(spark: SparkSession, tower: ClockedTower) -> None:
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS keeper.shop")
+    spark.sql("CREATE TABLE keeper.shop.auction (item BIGINT) USING iceberg")
+    for number in range(2):
+        turn = f"{{every: 2m, from: {number}m, to: {number + 1}m}}"
+        tower.admin.apply_contract(
+            f"version: 1\nagent: auction{number}\ntables: [{{table: shop.auction, operations: [append], "
+            f"pattern: scheduler, claim_within: 15s, partitions: [{{now: {turn}}}]}}]\n"
+        )
+        secret = tower.admin.create_principal(f"auction{number}-1", f"auction{number}")
+        add_tower(spark, f"auction{number}", Tower(tower.uri, secret))
+    tower.clock.at_ms = tower.clock.at_ms // 120_000 * 120_000 + 120_000
+    table = "auction0.shop.auction"
+    (block,) = (block for block in blocks_of("docs/intents.md") if "test_patterns_spark" in block.more)
+    frame = spark.sql("SELECT 1L item")
+    names: dict[str, Any] = {"spark": spark, "table": table, "frame": frame}
+    exec(compile(block.text, block.place, "exec"), names)
+    assert spark.sql("SELECT item FROM keeper.shop.auction").count() == 1
+    assert names["lease"].slot.starts_ms == tower.clock.at_ms
+    with in_slot(spark, table) as lease:
+        tower.clock.move(60)  # it overruns
+        with pytest.raises(Exception, match="has ended") as refused:
+            frame.writeTo(table).options(**options(keyed(new_key()) | lease.properties)).append()
+        refusal = refusal_of(refused.value)
+        assert refusal is not None
+        assert (refusal.status, refusal.rule) == (403, "intent.fenced")
+    assert spark.sql("SELECT item FROM keeper.shop.auction").count() == 1

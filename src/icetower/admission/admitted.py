@@ -111,6 +111,7 @@ class Admitted(_Identified):
         may_change_rows: the contract lets it, so that an append of its may be an upsert that has found no row.
         shadowed: what its contract, which is in shadow mode, would have refused.
         intents_required: the contract wants that it stays out of rows that others hold, whatever the table says.
+        slot_required: only the holder of a slot may make it, since its contract's slots are handed out.
         under: the intent that it is made under.
         judge_again: to be called with the metadata of the version that the commit goes on; raises `CommitConflict`
             where it would be refused by now. None: what it may do does not depend on the version.
@@ -139,6 +140,7 @@ class Admitted(_Identified):
     approval: str | None = None
     publication: Publication | None = None
     intents_required: bool = False
+    slot_required: bool = False
     under: UnderIntent | None = None
 
 
@@ -153,7 +155,7 @@ class AdmittedAppend(_Identified):
         fingerprint: stands for the files.
         table_uuid: of the table that the question was asked of.
         read_as: by what the files were judged (`iceberg.schemas.read_as`); None: by nothing.
-        intents_required, under: as of a commit.
+        intents_required, slot_required, under: as of a commit.
         rows: in place of files: these are made for the rows of a whole group, when it is known who is in it.
     """
 
@@ -167,6 +169,7 @@ class AdmittedAppend(_Identified):
     read_as: tuple[Mapping[str, Any], str | None] | None = None
     rows: Batch | None = None
     intents_required: bool = False
+    slot_required: bool = False
     under: UnderIntent | None = None
 
     @property

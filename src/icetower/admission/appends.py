@@ -30,7 +30,7 @@ from icetower.admission.locations import check_files, roots_of
 from icetower.admission.quotas import check_quota
 from icetower.admission.refusals import refusal
 from icetower.admission.rows import RowsFacts
-from icetower.contracts.check import Clear, Touch, check, requires_intents
+from icetower.contracts.check import Clear, Touch, check, needs_slot, requires_intents
 from icetower.contracts.model import Operation
 from icetower.contracts.terms import Layout
 from icetower.errors import ContractViolation, KeyMisused, ValidationFailed
@@ -105,6 +105,14 @@ def admitted(facts: AppendFacts, files: Sequence[Verified]) -> AdmittedAppend:
         table_uuid=None if uuid is None else str(uuid),
         read_as=read_as(facts.head.metadata),
         intents_required=requires_intents(facts.principal.contract, facts.table),
+        slot_required=needs_slot(
+            facts.principal.contract,
+            facts.table,
+            _touches(facts),
+            _APPEND,
+            layout=Layout.of(facts.head.metadata),
+            now_ms=facts.now_ms,
+        ),
     )
 
 
@@ -185,12 +193,15 @@ def check_each_once(facts: AppendFacts) -> None:
 
 def check_partitions(facts: AppendFacts) -> None:
     """contract.table, contract.operation, contract.partitions, contract.undecided."""
-    counted = Counter((claim.spec, claim.partition) for claim in facts.claims)
-    touches = [Touch(spec, partition, True, DATA, count) for (spec, partition), count in counted.items()]
     layout = Layout.of(facts.head.metadata)
-    verdict = check(facts.principal.contract, facts.table, touches, _APPEND, layout=layout, now_ms=facts.now_ms)
+    verdict = check(facts.principal.contract, facts.table, _touches(facts), _APPEND, layout=layout, now_ms=facts.now_ms)
     if not isinstance(verdict, Clear):
         raise refusal(verdict, facts.principal, facts.table)
+
+
+def _touches(facts: AppendFacts) -> list[Touch]:
+    counted = Counter((claim.spec, claim.partition) for claim in facts.claims)
+    return [Touch(spec, partition, True, DATA, count) for (spec, partition), count in counted.items()]
 
 
 def check_locations(facts: AppendFacts) -> None:

@@ -6,7 +6,7 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import Any
 
-from icetower.contracts.deliveries import Delivery, delivery_of, next_slot
+from icetower.contracts.deliveries import Delivery, delivery_of, next_slot, with_every_slot
 from icetower.contracts.model import Operation
 from icetower.contracts.patterns import THROUGH, Orchestration
 from icetower.contracts.terms import Layout
@@ -62,7 +62,7 @@ class Way:
 
     def with_slot(self, metadata: Any, now_ms: int) -> dict[str, Any]:
         """With the beginning of the slot that goes on, where the contract gives one by a column."""
-        slot = next_slot(self._delivery.rules, now_ms)
+        slot = next_slot(map(with_every_slot, self._delivery.rules), now_ms)
         if slot is None or slot.term == "now" or slot.starts_ms > now_ms:
             return self.filled
         field = Layout.of(metadata).field(slot.term, spec_of(metadata, metadata["default-spec-id"]))

@@ -19,7 +19,7 @@ from icetower.admission.admitted import AdmittedAppend
 from icetower.admission.identity import Identity, check_key
 from icetower.admission.quotas import check_quota
 from icetower.admission.refusals import refusal
-from icetower.contracts.check import Clear, Touch, Undecided, Violation, check, requires_intents
+from icetower.contracts.check import Clear, Touch, Undecided, Violation, check, needs_slot, requires_intents
 from icetower.contracts.model import Contract, Operation
 from icetower.contracts.terms import Layout
 from icetower.iceberg.manifests import DATA
@@ -105,6 +105,14 @@ def admitted_rows(sent: SentRows) -> AdmittedAppend:
         table_uuid=None if uuid is None else str(uuid),
         read_as=read_as(sent.head.metadata),
         intents_required=requires_intents(sent.principal.contract, sent.table),
+        slot_required=needs_slot(
+            sent.principal.contract,
+            sent.table,
+            [Touch(part.spec, part.partition, True, DATA) for part in sent.batch.parts],
+            _APPEND,
+            layout=Layout.of(sent.head.metadata),
+            now_ms=sent.now_ms,
+        ),
         rows=sent.batch,
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 from icetower.agent.asking import Asker, Credentials
 from icetower.agent.branches import AsyncBranch, Branch, created, published
 from icetower.agent.direct import Direct, Where
-from icetower.agent.intents import TTL_S, AsyncHeld, Heard, Held, Holder, Lease, wish_of
+from icetower.agent.intents import TTL_S, AsyncHeld, Heard, Held, Holder, Lease, SlotWish, wish_of
 from icetower.agent.journal import Journal
 from icetower.agent.publishing import Keep, PublishedBranch
 from icetower.agent.recovery import Patience
@@ -261,6 +261,20 @@ class Agent:
         wish = wish_of(tables, partitions, where, operations, exclusive, ttl_s, wait_s)
         return Held(self._parts.holder, self._transport, wish, on_warning)
 
+    def next_slot(self, table: str, *, wait_s: float = 0.0, least_s: float = 0.0, ttl_s: float = TTL_S) -> Held:
+        """The next slot of a table that the contract's calendar gives, for a ``with`` block: a lease as of `intent`.
+
+        It ends with the slot and its grace: who overruns is refused (``intent.fenced``). `Lease.slot` says when that
+        is, and what to write into which column. `append` within the block writes into the slot.
+
+        Args:
+            table: ``namespace.table``.
+            wait_s: how long to wait for it; 0: be refused where none may be taken now (``slot.waiting``).
+            least_s: so much must be left of the slot; else it is the next one.
+            ttl_s: how long the slot is held when the agent does not renew it any more; then others may take the rest.
+        """
+        return Held(self._parts.holder, self._transport, SlotWish(table, ttl_s, wait_s, least_s))
+
     def transaction(self, *, key: str | None = None) -> Transaction:
         """Several appends to one table that land together, or not at all, when the block ends.
 
@@ -398,6 +412,10 @@ class AsyncAgent:
         """See `Agent.intent`; for an ``async with`` block."""
         wish = wish_of(tables, partitions, where, operations, exclusive, ttl_s, wait_s)
         return AsyncHeld(self._parts.holder, self._transport, wish, on_warning)
+
+    def next_slot(self, table: str, *, wait_s: float = 0.0, least_s: float = 0.0, ttl_s: float = TTL_S) -> AsyncHeld:
+        """See `Agent.next_slot`; for an ``async with`` block."""
+        return AsyncHeld(self._parts.holder, self._transport, SlotWish(table, ttl_s, wait_s, least_s))
 
     def transaction(self, *, key: str | None = None) -> AsyncTransaction:
         """See `Agent.transaction`. Only the end of its block is awaited."""

@@ -513,6 +513,14 @@ class Tower:
         given = {"limit": str(limit)} | ({} if table is None else {"table": table})
         return self._json("GET", "/intents", params=given | ({} if principal is None else {"principal": principal}))
 
+    def take_slot(self, table: str, **more: Any) -> dict[str, Any]:
+        """Take the next slot, as an intent. `more`: `wait_s`, `ttl_s`, `least_s`, `intent`. See `Agent.next_slot`."""
+        return self._json("POST", "/slots/next", json={"table": table, **more})
+
+    def slots(self, *, table: str | None = None) -> list[dict[str, Any]]:
+        """Of each contract the slot that goes on or comes next, and by whom it is held."""
+        return self._json("GET", "/slots", params={} if table is None else {"table": table})["slots"]
+
     # -- what waits for a person ------------------------------------------------------------------------------------
 
     def escalations(self, *, state: str | None = None, limit: int = 100) -> list[dict[str, Any]]:

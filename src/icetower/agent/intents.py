@@ -4,6 +4,8 @@ with agent.intent("shop.prices", partitions=[{"day": "2017-01-02"}]) as lease:
     rows = compute()
     table.overwrite(rows, overwrite_filter=…, snapshot_properties=lease.properties)
 
+`Agent.next_slot` is such a lease on the rows of a slot, which the tower hands out; it ends with the slot.
+
 The lease is kept by a thread, or a task of the event loop. It hears of commits that land in the rows meanwhile, and
 whether the lease was lost: then the work is in vain, and its commit would be refused.
 """
@@ -20,6 +22,7 @@ from typing import Any
 from urllib.parse import quote
 
 from icetower.agent.asking import Asker
+from icetower.agent.deliveries import Slot
 from icetower.agent.keys import new_key
 from icetower.agent.recovery import Patience
 from icetower.agent.steps import Pause, Step, Steps, driven, driven_async
@@ -36,6 +39,7 @@ TRIED_AGAIN_S = 1.0
 
 Heard = Callable[[Mapping[str, Any]], object]
 _PATH = "/icetower/v1/intents"
+_NEXT_SLOT = "/icetower/v1/slots/next"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,22 @@ class IntentWish:
     tables: Sequence[Mapping[str, Any]]
     ttl_s: float = TTL_S
     wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SlotWish:
+    """The next slot of a table.
+
+    Attributes:
+        ttl_s: it ends unless it is renewed within this time.
+        wait_s: how long to wait for it.
+        least_s: so much must be left of the slot; else it is the next one.
+    """
+
+    table: str
+    ttl_s: float = TTL_S
+    wait_s: float = 0.0
+    least_s: float = 0.0
 
 
 def wish_of(
@@ -82,6 +102,7 @@ class Lease:
         until_s: when it has ended unless it was renewed, by the agent's own monotonic clock.
         warnings: commits of others that have landed in its rows, as they came.
         lost: why it is held no more; None while it is, as far as is known.
+        slot: the slot whose rows they are, where it is one: its `value` is what to write into its `column`.
     """
 
     id: str
@@ -91,6 +112,7 @@ class Lease:
     until_s: float = 0.0
     warnings: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
     lost: IcetowerError | None = None
+    slot: Slot | None = None
 
     @property
     def properties(self) -> dict[str, str]:
@@ -129,6 +151,10 @@ class Holder:
         self._asker = asker
         self._patience = patience
 
+    def begin(self, wish: IntentWish | SlotWish) -> Steps[Lease]:
+        """The lease of a wish, of either kind."""
+        return self.declare(wish) if isinstance(wish, IntentWish) else self.take_slot(wish)
+
     def declare(self, wish: IntentWish) -> Steps[Lease]:
         """Declare it, and wait until it is granted.
 
@@ -157,8 +183,41 @@ class Holder:
                     next_step="wait_until",
                 )
             answer = yield from self.look(id_, min(WAIT_S, left_s), 0, "queued")
-        ttl_s = float(answer["ttl_s"])
-        lease = Lease(id_, int(answer["fence"] or 0), ttl_s, int(answer["expires_ms"]), clock_s() + ttl_s)
+        return self._lease(id_, answer)
+
+    def take_slot(self, wish: SlotWish) -> Steps[Lease]:
+        """Take the next slot, and wait for it.
+
+        Raises:
+            Conflict: there was none to take for as long as was waited (``slot.waiting``).
+            IcetowerError: what else refuses it.
+        """
+        clock_s = self._patience.ambient.monotonic_s
+        until_s = clock_s() + wish.wait_s
+        id_ = new_key(self._patience.ambient)
+        body = {
+            "intent": id_,
+            "table": wish.table,
+            "ttl_s": wish.ttl_s,
+            "least_s": wish.least_s,
+        }
+        while True:
+            left_s = max(0.0, until_s - clock_s())
+            try:
+                answer = yield from self._certain("POST", _NEXT_SLOT, body={**body, "wait_s": min(WAIT_S, left_s)})
+            except Conflict as refusal:
+                if refusal.rule != "slot.waiting" or left_s <= WAIT_S:
+                    raise
+                continue
+            slot = answer["slot"]
+            times = int(slot["starts_ms"]), int(slot["ends_ms"]), int(slot["until_ms"])
+            return self._lease(id_, answer, Slot(slot["column"], *times, int(answer["now_ms"])))
+
+    def _lease(self, id_: str, answer: Mapping[str, Any], slot: Slot | None = None) -> Lease:
+        """What was granted. Raises `Forbidden` where it has ended already."""
+        ttl_s, expires_ms = float(answer["ttl_s"]), int(answer["expires_ms"])
+        until_s = self._patience.ambient.monotonic_s() + ttl_s
+        lease = Lease(id_, int(answer["fence"] or 0), ttl_s, expires_ms, until_s, slot=slot)
         lease.take(answer, None)
         lease.check()
         return lease
@@ -201,7 +260,9 @@ class Holder:
 class Held:
     """See `Agent.intent`."""
 
-    def __init__(self, holder: Holder, transport: Transport, wish: IntentWish, heard: Heard | None) -> None:
+    def __init__(
+        self, holder: Holder, transport: Transport, wish: IntentWish | SlotWish, heard: Heard | None = None
+    ) -> None:
         self._holder = holder
         self._transport = transport
         self._wish = wish
@@ -211,7 +272,7 @@ class Held:
         self._lease: Lease | None = None
 
     def __enter__(self) -> Lease:
-        lease = self._lease = driven(self._holder.declare(self._wish), self._transport.take)
+        lease = self._lease = driven(self._holder.begin(self._wish), self._transport.take)
         self._thread = threading.Thread(target=self._keep, args=(lease,), name=f"intent {lease.id}", daemon=True)
         self._thread.start()
         return lease
@@ -237,7 +298,9 @@ class Held:
 class AsyncHeld:
     """See `AsyncAgent.intent`."""
 
-    def __init__(self, holder: Holder, transport: AsyncTransport, wish: IntentWish, heard: Heard | None) -> None:
+    def __init__(
+        self, holder: Holder, transport: AsyncTransport, wish: IntentWish | SlotWish, heard: Heard | None = None
+    ) -> None:
         self._holder = holder
         self._transport = transport
         self._wish = wish
@@ -246,7 +309,7 @@ class AsyncHeld:
         self._lease: Lease | None = None
 
     async def __aenter__(self) -> Lease:
-        lease = self._lease = await driven_async(self._holder.declare(self._wish), self._transport.take)
+        lease = self._lease = await driven_async(self._holder.begin(self._wish), self._transport.take)
         self._task = asyncio.create_task(self._keep(lease))
         return lease
 

@@ -62,6 +62,7 @@ COMMANDS = {
     "simulate calibrate": "calibrate:calibrate",
     "mcp": "mcp:mcp",
     "leases": "leases:leases",
+    "slots": "slots:slots",
     "escalations": "escalations:escalations",
     "requests": "escalations:requests",
 }

@@ -216,6 +216,28 @@ def requires_intents(contract: Contract, table: Identifier) -> bool:
     return not contract.shadow and any(rule.intents_required for rule in contract.rules_for(table))
 
 
+def needs_slot(
+    contract: Contract,
+    table: Identifier,
+    touches: Sequence[Touch],
+    operations: frozenset[Operation],
+    *,
+    layout: Layout,
+    now_ms: int,
+) -> bool:
+    """Whether only the holder of a slot may commit this: no rule grants it but those whose slots are handed out."""
+    rules = () if contract.shadow else contract.rules_for(table)
+    wanted = operations & FILE_OPERATIONS
+    if not wanted or all(rule.claim_within_ms is None for rule in rules):
+        return False
+    granting = [rule for rule in rules if all(rule.grants(operation) for operation in wanted)]
+    free = [rule for rule in granting if rule.claim_within_ms is None and rule.orchestration not in THROUGH]
+    if any(rule.whole for rule in free):
+        return False
+    ownership = Ownership(free, layout, now_ms)
+    return any(ownership.of(each.spec, each.partition) is not Membership.INSIDE for each in touches)
+
+
 def isolation_of(contract: Contract, table: Identifier, operations: frozenset[Operation]) -> Isolation | None:
     """The level that a contract holds a commit of `operations` to; None where it leaves that to the table.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from icetower.contracts.model import Contract, Operation, Rule
-from icetower.contracts.patterns import STRICTER, THROUGH, Orchestration, bounded_by_clock
+from icetower.contracts.patterns import STRICTER, THROUGH, Orchestration, bounded_by_clock, handed_out
 from icetower.contracts.regions import Extent, Pattern, Region, Values
 from icetower.contracts.slots import Turn
 from icetower.contracts.terms import parse_term
@@ -99,6 +99,11 @@ def without_slots(rule: Rule) -> Rule:
         for region in rule.partitions or ()
     )
     return replace(rule, partitions=regions)
+
+
+def with_every_slot(rule: Rule) -> Rule:
+    """A rule with every slot that may be its agent's, where slots are handed out."""
+    return replace(rule, partitions=handed_out(rule.partitions)) if rule.partitions and rule.claim_within_ms else rule
 
 
 def next_slot(rules: Iterable[Rule], now_ms: int, *, least_ms: int = 0) -> Slot | None:

@@ -48,6 +48,8 @@ RULES: Mapping[str, str] = {
     "reference.value": "a value or a transform means nothing for a column of a table",
     "retries.key": "retries without an idempotency key",
     "revocation.unknown": "who may revoke the contract is no principal",
+    "slots.alone": "slots that are handed out, and that nobody else may take when they are missed",
+    "slots.late": "more contracts share a slot than can take it one after another",
     "strict.rebase": "clauses about rebasing beside strict, which turns it off",
 }
 """All that can be found."""

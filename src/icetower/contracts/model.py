@@ -34,7 +34,7 @@ from icetower.contracts.fields import (
     text_like,
 )
 from icetower.contracts.limits import Guard, Quota
-from icetower.contracts.patterns import STRICTER, THROUGH, Orchestration, all_move
+from icetower.contracts.patterns import STRICTER, THROUGH, Orchestration, all_move, claims_changed, why_no_calendar
 from icetower.contracts.reading import duration_text
 from icetower.contracts.regions import EVERY_PARTITION, OWNED_ROWS, ROWS, TABLES, Pattern, Region
 from icetower.contracts.slots import Turn
@@ -237,6 +237,15 @@ class Rule(Part):
             together=lambda values: max(values, key=STRICTER.index, default=Orchestration.DIRECT),
         ),
     )
+    claim_within_ms: int | None = said(
+        duration(1000),
+        "Its slots are handed out. One that nobody has taken within this time goes to the next agent of the table.",
+        default=None,
+        name="claim_within",
+        saying=Saying(
+            claims_changed, lambda _, now: now is not None, lambda each: min(filter(None, each), default=None)
+        ),
+    )
     through: Pattern | None = said(
         TABLES,
         "The write-ahead log or the delta table by which its rows come in; without it the only other table of the "
@@ -289,6 +298,8 @@ class Rule(Part):
                 "is scheduler, by slots: each region needs a slot such as {every: 2m, from: 0s, to: 1m}, or a range "
                 "that ends relative to now, such as {from: now, to: now+2h}"
             )
+        if self.claim_within_ms is not None and (why := why_no_calendar(self.partitions, self.claim_within_ms)):
+            return "claim_within", why
         if self.through is not None and self.orchestration not in THROUGH:
             return "through", "names a table for rows that come in by a log or a delta table; add 'pattern'"
         return None

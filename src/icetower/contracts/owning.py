@@ -24,6 +24,7 @@ from functools import lru_cache
 from typing import Any
 
 from icetower.contracts.model import Rule
+from icetower.contracts.patterns import handed_out
 from icetower.contracts.regions import Extent, Region, is_clock, with_joined
 from icetower.contracts.slots import Turn
 from icetower.contracts.terms import Layout
@@ -91,7 +92,9 @@ def _kept(rule: Rule, layout: Layout, spec: PartitionSpec) -> Judge:
 
 def _compiled(rule: Rule, layout: Layout, spec: PartitionSpec) -> Judge:
     """Where partitions lie to a rule."""
-    given = None if rule.partitions is None else [_region(each, layout, spec) for each in with_joined(rule.partitions)]
+    # Which of the slots that are handed out is whose, the intents of the slots say.
+    owned = handed_out(rule.partitions) if rule.partitions and rule.claim_within_ms else rule.partitions
+    given = None if owned is None else [_region(each, layout, spec) for each in with_joined(owned)]
     excluded = [_region(region, layout, spec) for region in rule.excluded]
 
     def judge(partition: tuple[Any, ...], asked: Ownership) -> Membership:

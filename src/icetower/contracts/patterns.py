@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
+from icetower.contracts.reading import duration_text
 from icetower.contracts.regions import NOW, Extent, Range, Region
 from icetower.contracts.slots import Turn
 
@@ -43,3 +44,43 @@ def bounded_by_clock(extent: Extent) -> bool:
     if isinstance(extent, Turn):
         return True
     return isinstance(extent, Range) and all((side or "").startswith(NOW) for side in (extent.start, extent.end))
+
+
+def why_no_calendar(regions: Sequence[Region] | None, claim_within_ms: int) -> str | None:
+    """Why slots cannot be handed out; None where they can: all regions have slots, which part the time evenly."""
+    turns = [[extent for _, extent in region.fields if isinstance(extent, Turn)] for region in regions or ()]
+    if not turns or not all(turns):
+        return (
+            "hands out slots, and a region of this entry has none; give each one, such as {every: 2m, from: 0s, to: 1m}"
+        )
+    for turn in (turn for several in turns for turn in several):
+        if turn.every_ms % turn.length_ms or turn.start_ms % turn.length_ms:
+            return (
+                f"hands out slots of one length, one after another, and {turn} is none of these: 'every' and 'from' "
+                "must be multiples of the length of the slot"
+            )
+        if claim_within_ms >= turn.length_ms:
+            return f"must be shorter than the slot, and the slot is {turn}"
+    return None
+
+
+def handed_out(regions: tuple[Region, ...]) -> tuple[Region, ...]:
+    """Regions with every slot of the calendar that theirs are slots of."""
+    return tuple(
+        Region(
+            tuple((name, every_slot(extent) if isinstance(extent, Turn) else extent) for name, extent in each.fields)
+        )
+        for each in regions
+    )
+
+
+def every_slot(turn: Turn) -> Turn:
+    """All slots of the length of a turn's, one after another, with its grace."""
+    return Turn(turn.length_ms, 0, turn.length_ms, turn.grace_ms)
+
+
+def claims_changed(_: int | None, now: int | None) -> str:
+    """What a review says where `claim_within` changes."""
+    if now is None:
+        return "has its own slots of {} alone, and needs not take them (claim_within)"
+    return f"takes slots of {{}} as they are handed out, those that others miss after {duration_text(now / 1000)}"

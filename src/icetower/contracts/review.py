@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from icetower.contracts.axes import Axes, is_relative, rules_regions
 from icetower.contracts.boxes import TooMany
+from icetower.contracts.calendars import problems
 from icetower.contracts.findings import Finding, Severity, Written
 from icetower.contracts.gaps import gaps
 from icetower.contracts.grants import role_name
@@ -299,6 +300,7 @@ def together(
         for found in overlaps(it.contract, other.contract, now_ms=now_ms):
             if not any(found.tables.matches(table) for table in tables):
                 yield of_overlap(it, other, found)
+    yield from _calendars(contracts, in_force)
     patterns = dict.fromkeys(rule.pattern for it in contracts for rule in it.contract.tables if owns(it, rule))
     for pattern in patterns:
         if not any(pattern.matches(table) for table in tables):
@@ -343,6 +345,15 @@ def _roles(contracts: Sequence[Written], in_force: Sequence[Written]) -> Iterato
             )
 
 
+def _calendars(contracts: Sequence[Written], in_force: Sequence[Written]) -> Iterator[Finding]:
+    """Slots that are handed out in a calendar that cannot work."""
+    for it in contracts:
+        others = [each.contract for each in (*contracts, *in_force) if each.contract.name != it.contract.name]
+        for position in range(len(it.contract.tables)):
+            for rule, words in problems(it.contract, position, others):
+                yield it.found(Severity.WARNING, rule, words, f"tables[{position}].claim_within")
+
+
 def people(it: Written, bound: Sequence[str], principals: Collection[str]) -> Iterator[Finding]:
     """What is found of those that a contract is about.
 
@@ -384,6 +395,9 @@ def of_overlap(it: Written, other: Written, found: Overlap) -> Finding:
     elif found.tables.namespace == LOGS_NAMESPACE and _keeps_logs(it, found.one) and _keeps_logs(other, found.other):
         severity, rule = Severity.NOTE, "overlap.shared"
         words = f"{agents} share {where}{when} ({held}): pipelines keep their logs in the same tables"
+    elif _handed_out(it, found.one) and _handed_out(other, found.other):
+        severity, rule = Severity.NOTE, "overlap.shared"
+        words = f"{agents} share {where}{when} ({held}): the tower hands each slot to one of them"
     elif not mine & _ROWS_CHANGE and not theirs & _ROWS_CHANGE:
         severity, rule = Severity.NOTE, "overlap.shared"
         words = f"{agents} share {where}{when} ({held}): neither changes the other's rows"
@@ -410,6 +424,11 @@ def _keeps_logs(it: Written, position: int) -> bool:
 def _collected(it: Written, position: int) -> bool:
     """Whether its changes come in through a delta table. Agents may change the same rows there, in any order."""
     return it.contract.tables[position].orchestration is Orchestration.COLLECTOR
+
+
+def _handed_out(it: Written, position: int) -> bool:
+    """Whether it writes there in slots alone that the tower hands out."""
+    return it.contract.tables[position].claim_within_ms is not None
 
 
 def _with_role(contract: Contract) -> str:

@@ -14,11 +14,10 @@ from icetower.commit.head import Heads
 from icetower.contracts.check import appends_blindly
 from icetower.contracts.deliveries import Slot, next_slot
 from icetower.contracts.model import Operation
-from icetower.contracts.terms import Layout
 from icetower.errors import BadRequest
 from icetower.gateway.http import Call, Front, json_response, route
-from icetower.iceberg.partitions import spec_of
 from icetower.protocol.names import Identifier
+from icetower.service.slots import Slots, column_of
 
 OPERATIONS = (Operation.APPEND, Operation.OVERWRITE, Operation.DELETE)
 
@@ -26,9 +25,10 @@ OPERATIONS = (Operation.APPEND, Operation.OVERWRITE, Operation.DELETE)
 class DeliveryRoutes:
     """The route by which agents learn the way of their rows."""
 
-    def __init__(self, front: Front, heads: Heads, ambient: Ambient) -> None:
+    def __init__(self, front: Front, heads: Heads, slots: Slots, ambient: Ambient) -> None:
         self._front = front
         self._heads = heads
+        self._slots = slots
         self._ambient = ambient
 
     def routes(self) -> list[Route]:
@@ -37,7 +37,8 @@ class DeliveryRoutes:
     async def show(self, call: Call) -> Response:
         """`?table= &operation= &least_ms=`: pattern, the table to append to, key columns, and the next slot.
 
-        `least_ms`: of the slot that goes on, so much must be left; else it is the next one.
+        A slot that the caller holds goes before. `least_ms`: of the slot that goes on, so much must be left; else it is
+        the next one.
         """
         table = Identifier.parse(call.query("table") or "")
         asked = call.query("operation") or Operation.APPEND.value
@@ -50,7 +51,8 @@ class DeliveryRoutes:
         delivery = way_of(principal, table, operation)
         metadata = (await self._heads.load(table)).metadata
         now_ms = self._ambient.now_ms()
-        slot = next_slot(delivery.rules, now_ms, least_ms=call.number("least_ms") or 0)
+        slot = await self._slots.held(principal, str(metadata["table-uuid"]))
+        slot = slot or next_slot(delivery.rules, now_ms, least_ms=call.number("least_ms") or 0)
         through = table if delivery.through is None else Identifier.parse(str(delivery.through))
         blind = not principal.administrator and appends_blindly(principal.contract, through)
         return json_response(
@@ -77,10 +79,8 @@ def _key_columns(metadata: Any) -> list[str]:
 
 def _slot(slot: Slot, metadata: Any) -> dict[str, Any]:
     """A slot, and the column whose values lie in it; None: any rows may be written in that time."""
-    spec = spec_of(metadata, metadata["default-spec-id"])
-    field = None if slot.term == "now" else Layout.of(metadata).field(slot.term, spec)
     return {
-        "column": None if field is None else field.source_name,
+        "column": column_of(slot, metadata),
         "starts_ms": slot.starts_ms,
         "ends_ms": slot.ends_ms,
         "until_ms": slot.until_ms,

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from icetower.ambient import Ambient
+from icetower.contracts.deliveries import Slot
 from icetower.contracts.model import Operation
 from icetower.errors import BadRequest
 from icetower.gateway.connection_state import connection_state_of
@@ -53,7 +54,7 @@ class IntentRoutes:
         wanted = parse_intent(call.body)
         wishes = [_wish(each) for each in wanted.tables]
         ttl_ms, waits = round(wanted.ttl_s * 1000), wanted.wait_s > 0
-        async with self._place(call):
+        async with place(self._front, call):
             seen = await self._intents.declare(
                 call.principal,
                 wishes,
@@ -69,27 +70,27 @@ class IntentRoutes:
             if refusal is not None:
                 raise refusal
             seen = await self._intents.find(call.principal, seen.intent.id)
-        return json_response(_to_json(seen), 202 if seen.intent.state is State.QUEUED else 201)
+        return json_response(seen_json(seen), 202 if seen.intent.state is State.QUEUED else 201)
 
     async def show(self, call: Call) -> Response:
         """`?wait_s= &state= &seen=`: an intent, once there is news of it, or at the end of the wait."""
         id_, wait_s = str(call.request.path_params["intent"]), _seconds(call)
-        async with self._place(call):
+        async with place(self._front, call):
             seen = await self._intents.find(call.principal, id_)
         if wait_s > 0 and seen.intent.principal == call.principal.name:
             number, known = call.number("seen") or 0, _state(call)
             seen = await self._intents.wait(call.principal, id_, wait_s, seen=number, known=known)
-        return json_response(_to_json(seen))
+        return json_response(seen_json(seen))
 
     async def renew(self, call: Call) -> Response:
         ttl_s = parse_renewal(call.body)
         ttl_ms = None if ttl_s is None else round(ttl_s * 1000)
         id_ = str(call.request.path_params["intent"])
-        return json_response(_to_json(await self._intents.renew(call.principal, id_, ttl_ms)))
+        return json_response(seen_json(await self._intents.renew(call.principal, id_, ttl_ms)))
 
     async def release(self, call: Call) -> Response:
         id_ = str(call.request.path_params["intent"])
-        return json_response(_to_json(await self._intents.release(call.principal, id_)))
+        return json_response(seen_json(await self._intents.release(call.principal, id_)))
 
     async def list_intents(self, call: Call) -> Response:
         """`?table= &principal= &limit=`: those that are held or wait. An agent sees its own."""
@@ -103,12 +104,13 @@ class IntentRoutes:
         rows = [_intent_json(intent) for intent in found[: call.limit(LISTED_MAX)]]
         return json_response({"intents": rows, "count": len(found), "now_ms": self._ambient.now_ms()})
 
-    @asynccontextmanager
-    async def _place(self, call: Call) -> AsyncGenerator[None]:
-        at_once = call.principal.contract.requests_at_once or self._front.settings.requests_at_once
-        state = connection_state_of(call.request.scope)
-        async with self._front.intake.places.place(call.principal.name, state, at_once):
-            yield
+
+@asynccontextmanager
+async def place(front: Front, call: Call) -> AsyncGenerator[None]:
+    """A place among the requests of the caller's principal, for a route that waits without one."""
+    at_once = call.principal.contract.requests_at_once or front.settings.requests_at_once
+    async with front.intake.places.place(call.principal.name, connection_state_of(call.request.scope), at_once):
+        yield
 
 
 def _state(call: Call) -> State | None:
@@ -141,7 +143,7 @@ def _wish(wanted: TableWanted) -> Wish:
     )
 
 
-def _to_json(seen: Seen) -> dict[str, Any]:
+def seen_json(seen: Seen) -> dict[str, Any]:
     return {
         **_intent_json(seen.intent),
         "waits_for": [_short(each) for each in seen.in_the_way],
@@ -164,7 +166,12 @@ def _intent_json(intent: Intent) -> dict[str, Any]:
         "ended": None if intent.ended is None else intent.ended.value,
         "ended_ms": intent.ended_ms,
         "ended_by": intent.ended_by or None,
+        "slot": None if intent.slot is None else slot_json(intent.slot),
     }
+
+
+def slot_json(slot: Slot) -> dict[str, Any]:
+    return {"term": slot.term, "starts_ms": slot.starts_ms, "ends_ms": slot.ends_ms, "until_ms": slot.until_ms}
 
 
 def _claim_json(claim: Claim) -> dict[str, Any]:

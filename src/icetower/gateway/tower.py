@@ -43,6 +43,7 @@ from icetower.gateway.publishing import PublishRoutes
 from icetower.gateway.readiness import readiness_of
 from icetower.gateway.settings import Server, Settings, data_directory
 from icetower.gateway.shadow import ShadowRoutes
+from icetower.gateway.slots import SlotRoutes
 from icetower.gateway.token_rates import TokenRates
 from icetower.intents.fencing import Fencing
 from icetower.intents.store import NUMBER_OF_CHANGES, Store
@@ -72,6 +73,7 @@ from icetower.service.outcomes import Outcomes
 from icetower.service.owners import Owners
 from icetower.service.publishing import Publishing
 from icetower.service.rows_in_flight import RowsInFlight
+from icetower.service.slots import Slots
 from icetower.service.under_way import UnderWay
 from icetower.storage.file_io import FileIOStorage
 from icetower.storage.port import Storage
@@ -123,6 +125,7 @@ class Tower:
     landings: Landings
     publishing: Publishing
     intents: Intents
+    slots: Slots
     front: Front
     token_rates: TokenRates
     page: PageOfTower
@@ -149,6 +152,7 @@ class Tower:
             LandingRoutes(front, self.landings, rate),
             PublishRoutes(front, self.publishing, rate),
             IntentRoutes(front, self.intents),
+            SlotRoutes(front, self.slots),
             ControlRoutes(
                 front,
                 self.lake.manifests.parsing,
@@ -162,7 +166,7 @@ class Tower:
                 self.data,
             ),
             EventRoutes(front, records.journal, lake.manifests.parsing, self.settings.events.keep),
-            DeliveryRoutes(front, lake.heads, front.ambient),
+            DeliveryRoutes(front, lake.heads, self.slots, front.ambient),
             EscalationRoutes(front, records.escalations),
             ShadowRoutes(front, records.registry, records.journal),
             self.mcp,
@@ -253,7 +257,7 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     lake = Lake(upstream, storage, manifests, heads, budget)
     records = Records(registry, ledger, journal, escalations, [control, catalog])
     undeclared, door = Undeclared(ambient, events), RowsInFlight()
-    fencing, intents = _intents(control, registry, heads, ambient)
+    fencing, intents, slots = _intents(control, registry, heads, ambient)
     gatekeeper = Gatekeeper(registry, ledger, heads.group_keys, journal.flush, fencing)
     limits = _limits(server)
     engine = Engine(upstream, storage, heads, manifests, ambient, gatekeeper, limits, attempts.swapped)
@@ -292,7 +296,7 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     front = Front(registry, intake, attempts, journal, shadow, ambient, server, open_to_all, traces=traces)
     token_rates, mcp = TokenRates(ambient), McpMount(front, settings.storage)
     page = page_of(front, token_rates, registry, journal, escalations, upstream, heads, manifests.parsing, watch)
-    rooms = engine, lifecycle, commits, checks, landings, publishing, intents
+    rooms = engine, lifecycle, commits, checks, landings, publishing, intents, slots
     return Tower(settings, data, lake, records, watch, *rooms, front, token_rates, page, mcp)
 
 
@@ -302,10 +306,11 @@ def _registry(control: Database, ambient: Ambient, server: Server) -> Registry:
     return Registry(control, ambient, lifetimes, beside=NUMBER_OF_CHANGES)
 
 
-def _intents(control: Database, registry: Registry, heads: Heads, ambient: Ambient) -> tuple[Fencing, Intents]:
+def _intents(control: Database, registry: Registry, heads: Heads, ambient: Ambient) -> tuple[Fencing, Intents, Slots]:
     store = Store(control, ambient, lambda: registry.beside)
     fencing = Fencing(store)
-    return fencing, Intents(store, fencing, heads, ambient)
+    intents = Intents(store, fencing, heads, ambient)
+    return fencing, intents, Slots(store, intents, heads, registry, ambient)
 
 
 def _files(manifests: Manifests, storage: FileIOStorage, budget: Budget) -> Files:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from icetower.contracts.boxes import Box
-from icetower.contracts.deliveries import moment_text
+from icetower.contracts.deliveries import Slot, moment_text
 from icetower.errors import Conflict, Forbidden, KeyMisused, NotFound, TooManyRequests
 from icetower.intents.occupied import Occupied
 from icetower.intents.regions import meet
@@ -72,6 +72,7 @@ class Claim:
         said: the regions or the filter as they were declared, as JSON.
         exclusive: nothing of others comes into the rows, appends that are known to be blind included.
         base: the snapshot at which ``main`` stood when it was declared.
+        slot: the slot that the rows are of, where it was handed out; held until the end of its grace at most.
     """
 
     table: str
@@ -81,6 +82,7 @@ class Claim:
     said: str = "all"
     exclusive: bool = False
     base: int | None = None
+    slot: Slot | None = None
 
     @property
     def shares(self) -> bool:
@@ -122,8 +124,14 @@ class Intent:
     changed: int = 0
 
     @property
+    def slot(self) -> Slot | None:
+        """The slot that was handed out by it."""
+        return self.claims[0].slot
+
+    @property
     def expires_ms(self) -> int:
-        return self.renewed_ms + self.ttl_ms
+        lived_ms, slot = self.renewed_ms + self.ttl_ms, self.slot
+        return lived_ms if slot is None else min(lived_ms, slot.until_ms)
 
     @property
     def live(self) -> bool:
@@ -279,8 +287,8 @@ class Book:
             wanted.claims,
             wanted.ttl_ms,
             State.QUEUED,
-            now_ms,
-            now_ms,
+            declared_ms=now_ms,
+            renewed_ms=now_ms,
         )
         in_the_way = [self._live[id_] for id_ in self._conflicting(intent)]
         if in_the_way and not wanted.queue:
@@ -301,7 +309,7 @@ class Book:
         intent = self.require(id_, principal)
         if not intent.live:
             raise fenced(intent)
-        if intent.granted_ms is not None and now_ms >= intent.granted_ms + HELD_MAX_MS:
+        if not intent.slot and intent.granted_ms is not None and now_ms >= intent.granted_ms + HELD_MAX_MS:
             raise Forbidden(
                 f"intent {id_} is held for more than {HELD_MAX_MS // 3_600_000} hours and is renewed no more; commit, "
                 "and declare another one",

@@ -122,7 +122,7 @@ def judged(book: Book, now_ms: int, member: Admitted | AdmittedAppend, metadata:
     named = named_in(member)
     if named is None and (member.under is not None):
         named = member.under.id, str(member.under.fence)
-    if named is None and book.is_free(uuid):
+    if named is None and book.is_free(uuid) and not member.slot_required:
         return None
     boxes, operations = touched(member, metadata)
     if not operations:
@@ -131,6 +131,8 @@ def judged(book: Book, now_ms: int, member: Admitted | AdmittedAppend, metadata:
     if near:
         boxes = finer(member, metadata, boxes, [claim for each in near for claim in each.claims_on(uuid)])
     own = _own(book, now_ms, member, uuid, named, near, boxes, operations)
+    if member.slot_required and (own is None or own.slot is None):
+        raise not_taken(member.identifier, near)
     required = member.intents_required or properties.get(INTENTS) == REQUIRED
     if required:
         _check_free(member.identifier, near, own, uuid, boxes, operations, blind=is_blind(member, properties))
@@ -206,19 +208,26 @@ def check_intended(
     *,
     required: bool,
     blind: bool,
+    slot_required: bool = False,
 ) -> None:
-    """Raises `CommitConflict` where what somebody intends to write to some partitions of ``main`` would be refused.
+    """Raises what would refuse somebody who intends to write to some partitions of ``main``.
 
     Args:
         required: the contract wants it so, whatever the table says.
         blind: an append of theirs is known to be blind.
+        slot_required: as of a commit.
     """
     uuid, properties = str(metadata["table-uuid"]), metadata.get("properties") or {}
     boxes = _boxes(places, known_specs(metadata))
-    if not (required or properties.get(INTENTS) == REQUIRED) or not boxes:
+    required = required or properties.get(INTENTS) == REQUIRED
+    if not (required or slot_required) or not boxes:
         return
     near = [intent for intent in book.near(uuid, boxes) if intent.holds(now_ms)]
     mine = [each for each in near if each.principal == principal and _covers(each.claims_on(uuid), boxes, operations)]
+    if slot_required and not (len(mine) == 1 and mine[0].slot):
+        raise not_taken(table, near)
+    if not required:
+        return
     blind = blind or str(properties.get(BLIND_APPENDS, "")).lower() == "true"
     _check_free(table, near, mine[0] if len(mine) == 1 else None, uuid, boxes, operations, blind=blind)
 
@@ -248,6 +257,18 @@ def _check_free(
             wait_until_ms=max(intent.expires_ms for intent in in_the_way),
             owner=in_the_way[0].contract,
         )
+
+
+def not_taken(table: Identifier, near: Iterable[Intent]) -> Forbidden:
+    """The refusal of a commit into a slot that is handed out, by who does not hold it."""
+    holders = [intent for intent in near if intent.slot is not None]
+    held = f": {held_text(holders)}" if holders else ""
+    return Forbidden(
+        f"slots of {table} are handed out, and the commit is not made by who holds its slot{held}. Nothing was "
+        "committed; take the next slot (POST /icetower/v1/slots/next, agent.next_slot), and write the rows anew in it",
+        rule="slot.taken",
+        next_step="fix_request",
+    )
 
 
 def hinders(claim: Claim, boxes: Boxes, operations: frozenset[str], *, blind: bool) -> bool:
@@ -386,7 +407,7 @@ def scope_of_intent(intent: Intent, metadata: JSON) -> ReadScope | None:
     refuses it all the same.
     """
     claims = intent.claims_on(str(metadata["table-uuid"]))
-    if not claims or not all(claim.exclusive for claim in claims):
+    if not claims or not all(claim.exclusive and claim.slot is None for claim in claims):
         return None
     boxes, specs = [box for claim in claims for box in claim.boxes], known_specs(metadata)
 

@@ -30,10 +30,11 @@ from icetower.contracts.boxes import (
     span,
 )
 from icetower.contracts.model import Rule
-from icetower.contracts.regions import Extent, Range, Region, Values
+from icetower.contracts.regions import Extent, Range, Region, Values, is_clock
 from icetower.contracts.slots import Turn
 from icetower.contracts.terms import Layout, parse_term
 from icetower.contracts.values import NotUnderstood
+from icetower.contracts.wording import CYCLE
 from icetower.errors import BadRequest, ValidationFailed
 from icetower.iceberg.expressions import Always, And, Bound, Expression, Or, bind, columns_of, from_json, rewrite_not
 from icetower.iceberg.metrics import metrics_of
@@ -76,10 +77,27 @@ def boxes_of_regions(regions: Sequence[Region], metadata: JSON, now_ms: int) -> 
     return _bounded(found)
 
 
+def boxes_of_slot(regions: Sequence[Region], metadata: JSON, starts_ms: int) -> Boxes:
+    """The rows of the slot that begins at a moment, as regions that come round have them."""
+    found: list[Box] = []
+    for region in regions:
+        rest = Region(tuple((name, extent) for name, extent in region.fields if not is_clock(name, extent)))
+        box = _understood(rest, metadata, starts_ms) if rest.fields else {}
+        if box == {} or any(transform.startswith(CYCLE) for _, transform, _ in box or ()):
+            return EVERYTHING
+        if box is not None:
+            found.append(box)
+    return _bounded(found)
+
+
 def _box(region: Region, metadata: JSON, now_ms: int) -> Box | None:
     """The rows of a region: None where it holds none, everything where it is not understood."""
     if any(isinstance(extent, Turn) for _, extent in region.fields):
         return {}
+    return _understood(region, metadata, now_ms)
+
+
+def _understood(region: Region, metadata: JSON, now_ms: int) -> Box | None:
     layout, spec = Layout.of(metadata), spec_of(metadata, metadata["default-spec-id"])
     fields = [layout.field(name, spec) for name, _ in region.fields]
     columns = {each.source_name for each in fields if each is not None and not each.transform.startswith("bucket[")}

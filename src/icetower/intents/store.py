@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -23,6 +23,7 @@ from sqlalchemy.dialects.sqlite import insert as upsert
 from sqlalchemy.exc import SQLAlchemyError
 
 from icetower.ambient import Ambient
+from icetower.contracts.deliveries import Slot
 from icetower.database import Database
 from icetower.errors import IcetowerError, Unavailable
 from icetower.intents.book import ENDED_MAX, Book, Claim, End, Intent, News, State
@@ -349,6 +350,7 @@ def _claims_text(intent: Intent) -> str:
                 "said": claim.said,
                 "exclusive": claim.exclusive,
                 "base": claim.base,
+                "slot": None if claim.slot is None else astuple(claim.slot),
             }
             for claim in intent.claims
         ]
@@ -364,4 +366,5 @@ def _claim(said: Any) -> Claim:
         said["said"],
         bool(said["exclusive"]),
         said["base"],
+        None if said.get("slot") is None else Slot(*said["slot"]),
     )

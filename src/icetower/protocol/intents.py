@@ -4,6 +4,9 @@ POST /icetower/v1/intents
 {"tables": [{"table": "shop.prices", "partitions": [{"day": "2017-01-02"}], "operations": ["overwrite"]}],
  "ttl_s": 60, "wait_s": 0}
 {"tables": [{"table": "shop.prices", "filter": {"type": "eq", "term": "region", "value": 1}, "exclusive": true}]}
+
+POST /icetower/v1/slots/next
+{"table": "shop.bids", "wait_s": 20, "ttl_s": 60, "least_s": 10}
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ TABLES_MAX = 16
 REGIONS_MAX = 100
 TEXT_CHARACTERS_MAX = 1_024
 TTL_S_MIN, TTL_S_MAX, TTL_S = 1.0, 3_600.0, 60.0
+LEAST_S_MAX = 86_400.0
 WAIT_S_MAX = 30.0
 """So long one request may wait; whoever wants to wait for longer asks again."""
 
@@ -58,6 +62,23 @@ class IntentWanted(_Wire):
     queue: bool = False
 
 
+class SlotWanted(_Wire):
+    """The next slot of a table.
+
+    Attributes:
+        wait_s: how long the answer may wait for it.
+        ttl_s: it ends unless it is renewed within this time; None: it lives to the end of the slot.
+        least_s: so much must be left of the slot; else it is the next one.
+        intent: as of an intent.
+    """
+
+    table: str = Field(min_length=3, max_length=TEXT_CHARACTERS_MAX)
+    wait_s: float = Field(default=0.0, ge=0.0, le=WAIT_S_MAX)
+    ttl_s: float | None = Field(default=None, ge=TTL_S_MIN, le=TTL_S_MAX)
+    least_s: float = Field(default=0.0, ge=0.0, le=LEAST_S_MAX)
+    intent: str | None = Field(default=None, pattern=r"^[0-9A-Za-z_-]{16,64}$")
+
+
 class _Renewal(_Wire):
     ttl_s: float | None = Field(default=None, ge=TTL_S_MIN, le=TTL_S_MAX)
 
@@ -77,6 +98,11 @@ def parse_intent(data: bytes) -> IntentWanted:
                 f"Cannot parse intent: {each.table[:100]} has partitions and a filter; give one of them", rule="shape"
             )
     return wanted
+
+
+def parse_slot(data: bytes) -> SlotWanted:
+    """The slot that is wanted. Raises `BadRequest`."""
+    return _read(SlotWanted, read_object(data, "slot"))
 
 
 def parse_renewal(data: bytes) -> float | None:

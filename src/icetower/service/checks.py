@@ -22,7 +22,7 @@ from icetower.ambient import Ambient
 from icetower.commit.engine import Engine
 from icetower.commit.head import Heads
 from icetower.commit.replays import Replays
-from icetower.contracts.check import Clear, Touch, check
+from icetower.contracts.check import Clear, Touch, check, needs_slot
 from icetower.contracts.model import Operation
 from icetower.contracts.regions import Values
 from icetower.contracts.terms import Layout
@@ -181,7 +181,9 @@ class Checks:
                 check_quota(principal, table, files=intent.files, size_bytes=intent.size_bytes)
             if self._intents is not None:
                 places = [(touch.spec.spec_id, touch.partition) for touch in touches]
-                await self._intents.would(principal, table, head.metadata, places, intent.operations)
+                slot = needs_slot(principal.contract, table, touches, intent.operations, layout=layout, now_ms=now_ms)
+                would = self._intents.would
+                await would(principal, table, head.metadata, places, intent.operations, slot_required=slot)
         except IcetowerError as error:
             return await self._refused(principal, error, noted, wait_s)
         return Verdict("admitted", None, _branch(head, "main"), operations, names, tuple(noted), wait_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -29,9 +29,13 @@ from icetower.registry.principals import Principal
 from icetower.service.attempts import partitions_of
 
 M = TypeVar("M", Admitted, AdmittedAppend)
+T = TypeVar("T")
+Attempt = Callable[[], Awaitable[tuple[T, float | None]]]
 
 POLL_S = 0.25
 """So often a tower on which somebody waits looks what other towers have changed."""
+NAP_S_MAX = 1.0
+"""After so long an attempt is made again in any case: somebody may have set a clock, or changed a contract."""
 WAITING_MAX = 200
 """Requests of one principal that wait for intents at once."""
 
@@ -126,7 +130,7 @@ class Intents:
             book.settle(now_ms)
             for uuid, fence in fences.items():
                 book.overtake(uuid, fence, now_ms)
-            return _seen(book, book.declare(wanted, now_ms))
+            return seen_in(book, book.declare(wanted, now_ms))
 
         found = await self._store.ask(ask)
         if not found.intent.live:  # declared under this id before, and over
@@ -138,7 +142,7 @@ class Intents:
 
         def ask(book: Book, now_ms: int) -> Seen:
             book.settle(now_ms)
-            return _seen(book, book.renew(id_, principal.name, now_ms, ttl_ms))
+            return seen_in(book, book.renew(id_, principal.name, now_ms, ttl_ms))
 
         return await self._store.ask(ask)
 
@@ -151,7 +155,7 @@ class Intents:
             others = intent is not None and intent.principal != principal.name
             if not (others and principal.administrator):
                 book.require(id_, principal.name)
-            return _seen(book, book.end(id_, End.BROKEN if others else End.RELEASED, now_ms, principal.name))
+            return seen_in(book, book.end(id_, End.BROKEN if others else End.RELEASED, now_ms, principal.name))
 
         return await self._store.ask(ask)
 
@@ -161,7 +165,7 @@ class Intents:
         def ask(book: Book, now_ms: int) -> Seen:
             book.settle(now_ms)
             intent = book.find(id_) if principal.sees_all else None
-            return _seen(book, intent or book.require(id_, principal.name))
+            return seen_in(book, intent or book.require(id_, principal.name))
 
         return await self._store.ask(ask)
 
@@ -197,6 +201,25 @@ class Intents:
                 nap_s = min(left_s, intent.ttl_ms / 3000) if intent.state is State.QUEUED else left_s
                 await self._either(moved, nap_s)
 
+    async def repeated(self, principal: Principal, wait_s: float, attempt: Attempt[T]) -> T:
+        """What an attempt comes to, which is made again whenever something may have changed, and at the end.
+
+        Args:
+            attempt: returns what it has come to, and in how many seconds it is worth another try; None: it is done.
+
+        Raises:
+            TooManyRequests: too many requests of the principal wait.
+        """
+        began_s = self._ambient.monotonic_s()
+        async with self._place(principal):
+            while True:
+                moved = self._store.moved()
+                found, again_s = await attempt()
+                left_s = wait_s - (self._ambient.monotonic_s() - began_s)
+                if again_s is None or left_s <= 0 or self._closing.is_set():
+                    return found
+                await self._either(moved, max(0.005, min(left_s, again_s, NAP_S_MAX)))
+
     async def withdraw(self, principal: Principal, seen: Seen) -> IcetowerError | None:
         """End an intent that has waited for as long as it was to, and say who stood in the way; None: it is held."""
         intent = seen.intent
@@ -225,13 +248,24 @@ class Intents:
         metadata: Any,
         places: Sequence[tuple[int, tuple[Any, ...]]],
         operations: frozenset[Operation],
+        *,
+        slot_required: bool = False,
     ) -> None:
-        """Raises `CommitConflict` where a commit of these operations to these partitions would be refused now."""
+        """Raises what would refuse a commit of these operations to these partitions now."""
         contract, names = principal.contract, frozenset(each.value for each in operations)
         required, blind = requires_intents(contract, table), appends_blindly(contract, table)
         await self._store.ask(
             lambda book, now_ms: check_intended(
-                book, now_ms, principal.name, table, metadata, places, names, required=required, blind=blind
+                book,
+                now_ms,
+                principal.name,
+                table,
+                metadata,
+                places,
+                names,
+                required=required,
+                blind=blind,
+                slot_required=slot_required,
             )
         )
 
@@ -369,7 +403,7 @@ class Intents:
         task.add_done_callback(self._chores.discard)
 
 
-def _seen(book: Book, intent: Intent) -> Seen:
+def seen_in(book: Book, intent: Intent) -> Seen:
     return Seen(intent, tuple(book.warnings(intent.id)), book.waits_for(intent.id))
 
 
@@ -379,7 +413,7 @@ def _kept_alive(book: Book, id_: str, principal: str, now_ms: int) -> Seen:
     intent = book.require(id_, principal)
     if intent.state is State.QUEUED and now_ms > intent.renewed_ms + intent.ttl_ms // 4:
         intent = book.renew(id_, principal, now_ms)
-    return _seen(book, intent)
+    return seen_in(book, intent)
 
 
 def _is_unbound(principal: Principal) -> bool:

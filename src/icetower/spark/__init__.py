@@ -21,11 +21,13 @@ from icetower.spark.declarations import declaring, last_number, numbered, option
 from icetower.spark.recovery import carry_out, refusal_of
 from icetower.spark.sending import next_slot, send
 from icetower.spark.sessions import add_tower, tower_session
+from icetower.spark.slots import in_slot
 
 __all__ = [
     "add_tower",
     "carry_out",
     "declaring",
+    "in_slot",
     "last_number",
     "next_slot",
     "numbered",

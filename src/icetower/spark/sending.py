@@ -74,7 +74,7 @@ def send(
     spark = frame.sparkSession
     catalog, _, name = table.partition(".")
     limits = patience or Patience()
-    asked = tower or _tower_of(spark, catalog)
+    asked = tower or tower_of(spark, catalog)
 
     def work(using: Tower, now: str) -> Sent:
         delivery = in_time(using, name, GRANTS[operation], least_s, limits)
@@ -112,7 +112,7 @@ def next_slot(
 ) -> Slot:
     """Wait for the agent's slot for a table, ``catalog.namespace.table``. Else as `icetower.agent.wait_for_slot`."""
     catalog, _, name = table.partition(".")
-    asked = tower or _tower_of(spark, catalog)
+    asked = tower or tower_of(spark, catalog)
     try:
         return wait_for_slot(asked, name, GRANTS[operation], least_s=least_s, patience=patience)
     finally:
@@ -120,7 +120,7 @@ def next_slot(
             asked.close()
 
 
-def _tower_of(spark: SparkSession, catalog: str) -> Tower:
+def tower_of(spark: SparkSession, catalog: str) -> Tower:
     """The tower that a catalog of the session is. Raises `UsageError` where it is none, or has no token."""
     prefix = f"spark.sql.catalog.{catalog}"
     uri = spark.conf.get(f"{prefix}.uri", None)

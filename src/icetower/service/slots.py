@@ -1,0 +1,163 @@
+"""Slots handed out as intents: the next one of a contract, and who holds which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from icetower.admission import permissions
+from icetower.admission.shadow import ShadowRecorder
+from icetower.ambient import Ambient
+from icetower.commit.head import Heads
+from icetower.contracts.calendars import Opening, Row, openings, rows
+from icetower.contracts.deliveries import Slot
+from icetower.contracts.model import Contract, Operation
+from icetower.contracts.regions import parse_pattern
+from icetower.contracts.terms import Layout
+from icetower.errors import BadRequest
+from icetower.iceberg.partitions import spec_of
+from icetower.intents.book import Book, Intent, State
+from icetower.intents.fencing import fence_of
+from icetower.intents.slots import Later, Taker, had_ms, take, waiting
+from icetower.intents.store import Store
+from icetower.protocol.names import Identifier
+from icetower.registry.principals import Principal
+from icetower.registry.registry import Registry
+from icetower.registry.versions import parsed
+from icetower.service.intents import Intents, Seen, seen_in
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRow:
+    """A contract's slot that goes on or comes next, and the intents by which it is held."""
+
+    row: Row
+    held: Sequence[Intent]
+
+
+class Slots:
+    """One a tower."""
+
+    def __init__(self, store: Store, intents: Intents, heads: Heads, registry: Registry, ambient: Ambient) -> None:
+        self._store = store
+        self._intents = intents
+        self._heads = heads
+        self._registry = registry
+        self._ambient = ambient
+
+    async def take(self, principal: Principal, taker: Taker, shadow: ShadowRecorder, wait_s: float) -> Seen:
+        """Hand out the next slot of a table, waiting for it.
+
+        Raises:
+            BadRequest: the contract has no slots that come round there (``slot.none``).
+            Conflict: there was none to take for as long as was waited (``slot.waiting``).
+            ContractViolation: the contract does not let the principal read the table.
+            IcetowerError: as of `intents.slots.take`.
+        """
+        shadow.allow(principal, permissions.require, Operation.READ, taker.table)
+
+        async def attempt() -> tuple[Seen | Later, float | None]:
+            found = await self._take(principal, taker)
+            if isinstance(found, Seen):
+                return found, None
+            return found, (found.from_ms - self._ambient.now_ms()) / 1000
+
+        if wait_s > 0:
+            found = await self._intents.repeated(principal, wait_s, attempt)
+        else:
+            found, _ = await attempt()
+        if isinstance(found, Later):
+            raise waiting(found, taker.table)
+        return found
+
+    async def _take(self, principal: Principal, taker: Taker) -> Seen | Later:
+        metadata = (await self._heads.load(taker.table)).metadata
+        contract, uuid = principal.contract, str(metadata["table-uuid"])
+        others = [each for each in await self._in_force() if each.name != contract.name]
+
+        def ask(book: Book, now_ms: int) -> Seen | Later:
+            book.settle(now_ms)
+            book.overtake(uuid, fence_of(metadata), now_ms)
+            found = take(
+                book, now_ms, taker, self._openings(book, contract, others, taker.table, uuid, now_ms), metadata
+            )
+            return found if isinstance(found, Later) else seen_in(book, found)
+
+        return await self._store.ask(ask)
+
+    def _openings(
+        self, book: Book, contract: Contract, others: Sequence[Contract], table: Identifier, uuid: str, now_ms: int
+    ) -> Sequence[Opening]:
+        def lately(before_ms: int, length_ms: int) -> Mapping[str, int]:
+            return had_ms([*book.ended(), *book.live()], uuid, before_ms, length_ms)
+
+        found = openings(contract, others, table, now_ms, lately)
+        if not found:
+            raise BadRequest(
+                f"contract {contract.name} has no slots that come round on {table}; give it some, such as "
+                "{now: {every: 2m, from: 0s, to: 1m}}, or write at any time that it lets",
+                rule="slot.none",
+            )
+        return found
+
+    async def held(self, principal: Principal, uuid: str) -> Slot | None:
+        """The slot of a table that a principal holds, the first of them."""
+
+        def ask(book: Book, now_ms: int) -> Slot | None:
+            intents = [each for each in book.live() if each.principal == principal.name and each.claims_on(uuid)]
+            slots = (each.slot for each in intents if each.slot is not None and each.holds(now_ms))
+            return min(slots, key=lambda slot: slot.starts_ms, default=None)
+
+        if self._intents.book.is_free(uuid) and self._store.is_current:
+            return None
+        return await self._store.ask(ask)
+
+    async def column(self, table: Identifier, slot: Slot) -> str | None:
+        """The column whose values lie in a slot; None: any rows may be written in that time."""
+        return column_of(slot, (await self._heads.load(table)).metadata)
+
+    async def rows(self, principal: Principal, table: Identifier | None = None) -> list[SlotRow]:
+        """Whose turn it is where and whose comes next, and who holds what of it.
+
+        Who sees all sees all contracts; others see those that share an entry for their tables with them.
+        """
+        contracts = await self._in_force()
+        now_ms = self._ambient.now_ms()
+        intents = [each for each in await self._intents.live() if each.slot is not None and each.state is State.HELD]
+        mine = {str(rule.pattern) for rule in principal.contract.tables}
+        found: list[SlotRow] = []
+        for row in rows(contracts, now_ms):
+            pattern = parse_pattern(row.tables)
+            if pattern is None or not (principal.sees_all or row.tables in mine):
+                continue
+            if table is not None and not pattern.matches(table):
+                continue
+            held = [
+                each for each in intents if _is_of(each, row, pattern.matches(Identifier.parse(each.claims[0].table)))
+            ]
+            found.append(SlotRow(row, held))
+        return found
+
+    async def _in_force(self) -> list[Contract]:
+        found: list[Contract] = []
+        for version in await self._registry.contracts():
+            if version.text is not None:
+                found.append(parsed(version.name, version.text))
+                await self._ambient.sleep(0)  # as owners are looked up: one that is new takes milliseconds
+        return found
+
+
+def column_of(slot: Slot, metadata: Any) -> str | None:
+    """The column whose values lie in a slot; None: any rows may be written in that time."""
+    field = (
+        None
+        if slot.term == "now"
+        else Layout.of(metadata).field(slot.term, spec_of(metadata, metadata["default-spec-id"]))
+    )
+    return None if field is None else field.source_name
+
+
+def _is_of(intent: Intent, row: Row, of_its_tables: bool) -> bool:
+    slot = intent.slot
+    return of_its_tables and slot is not None and (slot.term, slot.starts_ms) == (row.slot.term, row.slot.starts_ms)
