@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from icetower import rules
+from icetower.gateway.event_streams import message
 from icetower.gateway.page_http import SECURITY
-from icetower.gateway.page_live import _message  # pyright: ignore[reportPrivateUsage]
 from icetower.ledger.activity import Activity, Group
 from icetower.ledger.attempts import Attempt, Outcome
 from icetower.page.assets import read_assets
@@ -129,7 +129,7 @@ def test_a_text_is_shown_as_it_is() -> None:
 
 
 def test_a_live_event_is_one_event_whatever_it_holds() -> None:
-    sent = _message("a\n\nevent: close\r\ndata: x\rid: 7").decode()
+    sent = message("a\n\nevent: close\r\ndata: x\rid: 7").decode()
     assert sent == "data: a\ndata: \ndata: event: close\ndata: data: x\ndata: id: 7\n\n"
 
 

@@ -69,7 +69,7 @@ class IntentRoutes:
             if refusal is not None:
                 raise refusal
             seen = await self._intents.find(call.principal, seen.intent.id)
-        return json_response(_to_json(seen), 202 if seen.intent.state is State.QUEUED else 201)
+        return json_response(intent_json(seen), 202 if seen.intent.state is State.QUEUED else 201)
 
     async def show(self, call: Call) -> Response:
         """`?wait_s= &state= &seen=`: an intent, once there is news of it, or at the end of the wait."""
@@ -79,17 +79,17 @@ class IntentRoutes:
         if wait_s > 0 and seen.intent.principal == call.principal.name:
             number, known = call.number("seen") or 0, _state(call)
             seen = await self._intents.wait(call.principal, id_, wait_s, seen=number, known=known)
-        return json_response(_to_json(seen))
+        return json_response(intent_json(seen))
 
     async def renew(self, call: Call) -> Response:
         ttl_s = parse_renewal(call.body)
         ttl_ms = None if ttl_s is None else round(ttl_s * 1000)
         id_ = str(call.request.path_params["intent"])
-        return json_response(_to_json(await self._intents.renew(call.principal, id_, ttl_ms)))
+        return json_response(intent_json(await self._intents.renew(call.principal, id_, ttl_ms)))
 
     async def release(self, call: Call) -> Response:
         id_ = str(call.request.path_params["intent"])
-        return json_response(_to_json(await self._intents.release(call.principal, id_)))
+        return json_response(intent_json(await self._intents.release(call.principal, id_)))
 
     async def list_intents(self, call: Call) -> Response:
         """`?table= &principal= &limit=`: those that are held or wait. An agent sees its own."""
@@ -141,11 +141,12 @@ def _wish(wanted: TableWanted) -> Wish:
     )
 
 
-def _to_json(seen: Seen) -> dict[str, Any]:
+def intent_json(seen: Seen, *, warnings: bool = True) -> dict[str, Any]:
+    """An intent as its holder sees it, with its warnings or without."""
     return {
         **_intent_json(seen.intent),
         "waits_for": [_short(each) for each in seen.in_the_way],
-        "warnings": [json.loads(each) for each in seen.warnings],
+        **({"warnings": [json.loads(each) for each in seen.warnings]} if warnings else {}),
     }
 
 

@@ -33,6 +33,7 @@ from icetower.gateway.events import EventRoutes
 from icetower.gateway.http import Front
 from icetower.gateway.iceberg import CatalogRoutes
 from icetower.gateway.intake import Intake
+from icetower.gateway.intent_events import IntentEvents
 from icetower.gateway.intents import IntentRoutes
 from icetower.gateway.landings import LandingRoutes
 from icetower.gateway.mcp_mount import McpMount
@@ -149,6 +150,7 @@ class Tower:
             LandingRoutes(front, self.landings, rate),
             PublishRoutes(front, self.publishing, rate),
             IntentRoutes(front, self.intents),
+            IntentEvents(front, self.intents),
             ControlRoutes(
                 front,
                 self.lake.manifests.parsing,

@@ -87,6 +87,11 @@ class Intents:
         """As it was known last."""
         return self._store.book
 
+    @property
+    def closing(self) -> bool:
+        """Whether the tower stops: nobody is to wait any more."""
+        return self._closing.is_set()
+
     # -- of holders -----------------------------------------------------------------------------------------------
 
     async def declare(
