@@ -255,9 +255,8 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     lake = Lake(upstream, storage, manifests, heads, budget)
     records = Records(registry, ledger, journal, escalations, [control, catalog])
     undeclared, door = Undeclared(ambient, events), RowsInFlight()
-    fencing, intents = _intents(control, registry, heads, ambient)
+    (fencing, intents), limits = _intents(control, registry, heads, ambient), _limits(server)
     gatekeeper = Gatekeeper(registry, ledger, heads.group_keys, journal.flush, fencing)
-    limits = _limits(server)
     engine = Engine(upstream, storage, heads, manifests, ambient, gatekeeper, limits, attempts.swapped)
     measures = Measures(control)
     measured = measures, escalations, journal, attempts, engine, door, ambient, intents
@@ -293,7 +292,8 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     intake = Intake(server, ambient, open_to_all=open_to_all)
     front = Front(registry, intake, attempts, journal, shadow, ambient, server, open_to_all, traces=traces)
     token_rates, mcp = TokenRates(ambient), McpMount(front, settings.storage)
-    page = page_of(front, token_rates, registry, journal, escalations, upstream, heads, manifests.parsing, watch)
+    shown = watch, intents, publishing
+    page = page_of(front, token_rates, registry, journal, escalations, upstream, heads, manifests.parsing, *shown)
     rooms = engine, lifecycle, commits, checks, landings, publishing, intents
     return Tower(settings, data, lake, records, watch, *rooms, front, token_rates, page, mcp)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -173,6 +173,22 @@ class Intents:
     async def live(self) -> Sequence[Intent]:
         """All that are held or wait, in the order in which they were declared."""
         return await self._store.ask(lambda book, now_ms: [each for each in book.live() if now_ms < each.expires_ms])
+
+    async def lately(self, since_ms: int, wanted: Callable[[Intent], bool], limit: int) -> tuple[list[Seen], int]:
+        """What is held, what waits, and what has ended since a time, of what is wanted; and how many more there are.
+
+        Those that wait come first, with whom they wait for, then those that are held, then what has ended last.
+        """
+
+        def ask(book: Book, now_ms: int) -> tuple[list[Seen], int]:
+            live = [each for each in book.live() if now_ms < each.expires_ms and wanted(each)]
+            ended = [each for each in book.ended() if (each.ended_ms or 0) >= since_ms and wanted(each)]
+            ended.sort(key=lambda each: -(each.ended_ms or 0))
+            live.sort(key=lambda each: (each.state is not State.QUEUED, each.number))
+            found = [*live, *ended]
+            return [_seen(book, each) for each in found[:limit]], max(0, len(found) - limit)
+
+        return await self._store.ask(ask)
 
     async def wait(
         self, principal: Principal, id_: str, wait_s: float, *, seen: int = 0, known: State | None = None
