@@ -242,7 +242,8 @@ def test_a_tower_that_stops_ends_its_streams_at_once(start_tower: Callable[..., 
     thread.join()
     assert [each["event"] for each in heard] == ["state"]
     assert faults == []  # it was ended, and not cut off after the half minute of a drain
-    again = start_tower()
-    with again.client(shop.secret("ann")) as http:  # the intent is there, and so is its stream
-        with http.stream("GET", f"/icetower/v1/intents/{intent}/events", timeout=READ_S) as answer:
-            assert next(told(events(answer.iter_lines())))["data"]["state"] == "held"
+    with (  # the intent is there, and so is its stream
+        start_tower().client(shop.secret("ann")) as http,
+        http.stream("GET", f"/icetower/v1/intents/{intent}/events", timeout=READ_S) as answer,
+    ):
+        assert next(told(events(answer.iter_lines())))["data"]["state"] == "held"

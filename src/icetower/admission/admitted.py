@@ -111,6 +111,7 @@ class Admitted(_Identified):
         may_change_rows: the contract lets it, so that an append of its may be an upsert that has found no row.
         shadowed: what its contract, which is in shadow mode, would have refused.
         intents_required: the contract wants that it stays out of rows that others hold, whatever the table says.
+        intents_shadowed: the same of a contract in shadow mode: it is recorded, and lands.
         under: the intent that it is made under.
         judge_again: to be called with the metadata of the version that the commit goes on; raises `CommitConflict`
             where it would be refused by now. None: what it may do does not depend on the version.
@@ -139,6 +140,7 @@ class Admitted(_Identified):
     approval: str | None = None
     publication: Publication | None = None
     intents_required: bool = False
+    intents_shadowed: bool = False
     under: UnderIntent | None = None
 
 

@@ -41,7 +41,7 @@ from icetower.admission.rows import RowsFacts, SentRows
 from icetower.admission.shadow import ShadowRecorder, lets_by
 from icetower.admission.targets import check_ages, locate
 from icetower.ambient import Ambient
-from icetower.contracts.check import appends_blindly, isolation_of, requires_intents
+from icetower.contracts.check import appends_blindly, isolation_of, requires_intents, would_require_intents
 from icetower.contracts.model import Isolation, Operation
 from icetower.errors import CommitConflict, CommitStateUnknown, ContractViolation, IcetowerError, ValidationFailed
 from icetower.files.changes import Manifests, read_changes
@@ -180,6 +180,7 @@ def judge(facts: Facts) -> Admitted:
         and any(facts.contract.grants(operation, table) for operation in (Operation.OVERWRITE, Operation.DELETE)),
         judge_again=partial(judge_again, facts) if facts.depends_on_head else None,
         intents_required=requires_intents(facts.contract, table),
+        intents_shadowed=would_require_intents(facts.contract, table),
     )
 
 

@@ -513,6 +513,11 @@ class Tower:
         given = {"limit": str(limit)} | ({} if table is None else {"table": table})
         return self._json("GET", "/intents", params=given | ({} if principal is None else {"principal": principal}))
 
+    def ignored_intents(self, *, table: str | None = None, limit: int = 1_000) -> list[dict[str, Any]]:
+        """Commits that landed in rows of others' intents since the tower was started, by table and principal."""
+        given = {"limit": str(limit)} | ({} if table is None else {"table": table})
+        return self._json("GET", "/intents/ignored", params=given)["ignored"]
+
     # -- what waits for a person ------------------------------------------------------------------------------------
 
     def escalations(self, *, state: str | None = None, limit: int = 100) -> list[dict[str, Any]]:

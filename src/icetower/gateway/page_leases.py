@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute
 from icetower.contracts.slots import EVERY
 from icetower.errors import BadRequest
 from icetower.gateway.http import Front
+from icetower.gateway.intents import released
 from icetower.gateway.page_http import Pages, Visit, redirect
 from icetower.gateway.page_live import Streams
 from icetower.gateway.page_reading import Reading
@@ -24,8 +25,6 @@ from icetower.service.intents import Intents, Seen
 LATELY_MS = 30 * 60_000
 """Leases that have ended since are shown, too."""
 SHOWN_MAX = 400
-BROKEN = "intent-broken"
-"""What the log of attempts calls it."""
 
 
 class LeasePageRoutes:
@@ -117,12 +116,8 @@ class LeasePageRoutes:
         visit.require_administrator()
         if visit.form.get("sure") != "yes":
             raise BadRequest("the page asks once more before it acts; confirm it there")
-        id_, started_s = visit.path("id"), self._front.ambient.monotonic_s()
-        before = (await self._intents.find(visit.principal, id_)).intent
-        intent = (await self._intents.release(visit.principal, id_)).intent
-        if before.live:
-            for table in dict.fromkeys(claim.table for claim in intent.claims):
-                self._front.attempts.ended(visit.principal.name, table, BROKEN, started_s, None)
+        id_ = visit.path("id")
+        await released(self._front, self._intents, visit.principal, id_)
         self._reading.briefly.forget()
         return redirect(url("leases", id_))
 

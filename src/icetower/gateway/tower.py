@@ -255,7 +255,7 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     lake = Lake(upstream, storage, manifests, heads, budget)
     records = Records(registry, ledger, journal, escalations, [control, catalog])
     undeclared, door = Undeclared(ambient, events), RowsInFlight()
-    (fencing, intents), limits = _intents(control, registry, heads, ambient), _limits(server)
+    (fencing, intents), limits = _intents(control, registry, heads, journal, ambient), _limits(server)
     gatekeeper = Gatekeeper(registry, ledger, heads.group_keys, journal.flush, fencing)
     engine = Engine(upstream, storage, heads, manifests, ambient, gatekeeper, limits, attempts.swapped)
     measures = Measures(control)
@@ -304,10 +304,12 @@ def _registry(control: Database, ambient: Ambient, server: Server) -> Registry:
     return Registry(control, ambient, lifetimes, beside=NUMBER_OF_CHANGES)
 
 
-def _intents(control: Database, registry: Registry, heads: Heads, ambient: Ambient) -> tuple[Fencing, Intents]:
+def _intents(
+    control: Database, registry: Registry, heads: Heads, journal: Journal, ambient: Ambient
+) -> tuple[Fencing, Intents]:
     store = Store(control, ambient, lambda: registry.beside)
     fencing = Fencing(store)
-    return fencing, Intents(store, fencing, heads, ambient)
+    return fencing, Intents(store, fencing, heads, ambient, journal.put)
 
 
 def _files(manifests: Manifests, storage: FileIOStorage, budget: Budget) -> Files:
