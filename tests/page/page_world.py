@@ -18,7 +18,7 @@ tables:
 """
 BRANCHES = """\
 tables:
-  - {table: shop.t, operations: [append], partitions: [{region: 7}]}
+  - {table: shop.t, operations: [append], write_location: table, partitions: [{region: 7}]}
   - {table: shop.t, operations: [refs], partitions: [{region: 7}]}
 branches: {retain: 7d, checks: [row-counts, unique-ids], checked_by: [admin]}
 """

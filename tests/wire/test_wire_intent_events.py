@@ -174,9 +174,9 @@ def test_streams_of_a_principal_are_bounded_and_take_none_of_its_places(shop: Sh
         finally:
             for each in open_:
                 each.__exit__(None, None, None)
-    shop.declare("cy2", queue=True)
-    with shop.stream("cy", intent) as stream:  # as soon as the tower has seen that they are closed
-        assert next(stream)["event"] == "state"
+    with shop.tower.client(secret) as http:  # as soon as the tower has seen that they are closed
+        while http.head(f"/icetower/v1/intents/{intent}/events").status_code == 429:
+            threading.Event().wait(0.1)
 
 
 def test_a_revocation_ends_the_stream(shop: Shop) -> None:
