@@ -51,6 +51,8 @@ class Workload:
         partitions: the number of partitions over which the writes are spread evenly.
         own_partitions: each agent writes to partitions of its own.
         conflicts: share of the other writes that change rows which another agent changes at the same time.
+        by_the_clock: each agent writes at a fixed pace.
+        checked_first: the work is several commits, or is checked before anybody sees it.
         work_s: mean time between an agent's reading and its commit.
         storage: a provider of the simulator; `catalog_latency_ms`: a round trip to the catalog.
         freshness_s: the time within which a write must be visible in the table.
@@ -69,6 +71,8 @@ class Workload:
     partitions: int = 1
     own_partitions: bool = False
     conflicts: float = 0.0
+    by_the_clock: bool = False
+    checked_first: bool = False
     work_s: float = 30.0
     storage: str = "s3"
     catalog_latency_ms: float = 20.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -48,7 +49,8 @@ class Towers:
     async def declare(self, at: int, who: Principal, *days: int, **more: Any) -> service.Seen:
         regions = read_regions([{"day": list(days)}]) if days else None
         operations = more.pop("operations", frozenset({Operation.OVERWRITE}))
-        wish = Wish(TABLE, operations, regions, said=str(days), exclusive=more.pop("exclusive", False))
+        said = json.dumps([{"day": list(days)}]) if days else "all"
+        wish = Wish(TABLE, operations, regions, said=said, exclusive=more.pop("exclusive", False))
         given = {"ttl_ms": 60_000} | more
         return await self.towers[at].declare(who, [wish], self.shadow, **given)
 

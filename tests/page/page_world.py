@@ -12,6 +12,16 @@ from verify.kit.tower_process import TowerProcess
 NAMESPACE = "shop"
 TABLE = "shop.t"
 
+LEASES = """\
+tables:
+  - {table: shop.t, operations: [overwrite], partitions: [{region: [5, 6]}]}
+"""
+BRANCHES = """\
+tables:
+  - {table: shop.t, operations: [append], write_location: table, partitions: [{region: 7}]}
+  - {table: shop.t, operations: [refs], partitions: [{region: 7}]}
+branches: {retain: 7d, checks: [row-counts, unique-ids], checked_by: [admin]}
+"""
 OWNER = """\
 description: {description}
 owner: {name} team <{name}@example.com>
@@ -43,11 +53,13 @@ class PageWorld:
 
     Attributes:
         secrets: of the principals, by name.
+        leases: the intents that are there: one is held, and one waits for it.
     """
 
     def __init__(self, data: Path, *arguments: str) -> None:
         self.tower = TowerProcess(data, *arguments)
         self.secrets: dict[str, str] = {}
+        self.leases: list[str] = []
         self._forgers: list[Forger] = []
 
     def stop(self) -> int:
@@ -66,6 +78,27 @@ class PageWorld:
 
     def owner(self, name: str, region: int, description: str, blind: str = "true") -> None:
         self.principal(name, OWNER.format(name=name, region=region, description=description, blind=blind))
+
+    def hold(self) -> None:
+        """One agent holds rows, another waits for them, and a third has a branch, of which one check has passed."""
+        for name in ("rewriter", "rewriter-2"):
+            self.principal(name, LEASES)
+            wanted = {"table": TABLE, "partitions": [{"region": [5, 6]}]}
+            with Tower(self.tower.uri, self.secrets[name]) as agent:
+                self.leases.append(agent.declare_intent([wanted], ttl_s=3_600, queue=True)["intent"])
+        self.principal("audited", BRANCHES)
+        forger = self.forger("audited")
+        base = forger.load()
+        stands = [
+            {"type": "assert-table-uuid", "uuid": base["table-uuid"]},
+            {"type": "assert-ref-snapshot-id", "ref": "audit", "snapshot-id": None},
+        ]
+        made = {"ref-name": "audit", "type": "branch", "snapshot-id": base["refs"]["main"]["snapshot-id"]}
+        _landed(forger.commit(stands, [{"action": "set-snapshot-ref", **made}]))
+        _landed(forger.send(forger.append("b.parquet", partition=(7, 1), ref="audit")))
+        metadata = self.tower.admin.load(TABLE)["metadata"]
+        snapshot = metadata["refs"]["audit"]["snapshot-id"]
+        self.tower.admin.report_check(TABLE, snapshot, "row-counts", passed=True, details="12 rows")
 
     def work(self) -> None:
         """Agents at work: some land, one is refused until it is stopped, one is sent back, one sends twice."""
@@ -98,6 +131,7 @@ class PageWorld:
             TABLE, ["region=1/product=2"], operations=["append"], reason="The week's promotion is about that product."
         )
         asked.close()
+        self.hold()
         self.tower.admin.report_orphans(
             [TABLE], [{"table": TABLE, "principal": "promotions", "files": 3, "bytes": 4096}]
         )

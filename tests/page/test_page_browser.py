@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from icetower.agent import Tower
 from tests.page.page_world import PageWorld
 from tools import chromium
 
@@ -27,7 +28,7 @@ LOADS = 5
 DESK, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 PAGES = (
     "/", "/ui/agents", "/ui/agents/promotions", "/ui/tables", "/ui/tables/shop.t", "/ui/commits", "/ui/contracts",
-    "/ui/contracts/stock", "/ui/slots", "/ui/metrics", "/ui/operations",
+    "/ui/contracts/stock", "/ui/leases", "/ui/choosing", "/ui/slots", "/ui/metrics", "/ui/operations",
 )  # fmt: skip
 
 
@@ -130,6 +131,32 @@ def test_a_walk_from_who_is_stopped_to_the_escalation_closed(browser: Browser, w
         assert page.get_by_role("region", name="Stopped, until somebody has looked").count() == 0
 
 
+def test_a_lease_is_found_and_broken_by_the_keyboard_alone(browser: Browser, world: PageWorld) -> None:
+    held, waits = world.leases
+    with looking(browser, world) as page:
+        page.goto(f"{world.tower.uri}/ui/leases")
+        assert page.locator("svg.leases rect.held").count() == 1
+        assert page.locator("svg.leases rect.queued").count() == 1
+        shot(page, "page-leases")
+        page.get_by_role("row", name=re.compile("waits")).get_by_role("link", name="rewriter", exact=True).focus()
+        page.keyboard.press("Enter")
+        page.get_by_role("heading", name="Lease of rewriter").wait_for()
+        assert violations(page) == []
+        page.get_by_role("button", name="Break the lease…").focus()
+        page.keyboard.press("Enter")
+        page.get_by_text("Are you sure").wait_for()
+        assert violations(page) == []
+        page.get_by_role("button", name="Yes, break it").focus()
+        page.keyboard.press("Enter")
+        page.get_by_text("broken by admin").wait_for()
+        assert world.tower.admin.intent(held)["ended"] == "broken"
+        page.goto(f"{world.tower.uri}/ui/leases")
+        assert page.locator("svg.leases rect.lost").count() == 1
+        with Tower(world.tower.uri, world.secrets["rewriter-2"]) as agent:
+            agent.release_intent(waits)
+        page.wait_for_function("() => document.querySelectorAll('#live svg.leases rect.held').length === 0")  # live
+
+
 def test_a_table_is_live(browser: Browser, world: PageWorld) -> None:
     with looking(browser, world) as page:
         page.goto(f"{world.tower.uri}/ui/tables/shop.t")
@@ -193,7 +220,7 @@ def test_all_is_reached_by_the_keyboard(browser: Browser, world: PageWorld) -> N
         assert page.evaluate("() => document.documentElement.dataset.theme") == "dark"
 
 
-@pytest.mark.parametrize("path", ["/", "/ui/tables/shop.t", "/ui/metrics"])
+@pytest.mark.parametrize("path", ["/", "/ui/tables/shop.t", "/ui/leases", "/ui/metrics"])
 def test_a_page_is_light_and_soon_there(browser: Browser, world: PageWorld, path: str) -> None:
     with looking(browser, world) as page:
         painted: list[float] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -12,16 +13,22 @@ from pathlib import Path
 import pytest
 
 from icetower import rules
+from icetower.gateway.event_streams import message
+from icetower.gateway.page_branches import OpenBranch, OpenBranches
 from icetower.gateway.page_http import SECURITY
-from icetower.gateway.page_live import _message  # pyright: ignore[reportPrivateUsage]
+from icetower.intents.book import Claim, Intent, State
 from icetower.ledger.activity import Activity, Group
 from icetower.ledger.attempts import Attempt, Outcome
+from icetower.ledger.verdicts import CheckVerdict
 from icetower.page.assets import read_assets
+from icetower.page.choosing import QUESTIONS
 from icetower.page.commits import commit_of
 from icetower.page.heat import heat_of
 from icetower.page.lanes import lanes_of
+from icetower.page.leases import LeaseSeen, leases_of
 from icetower.page.refusals import Health, Tally, by_rule
 from icetower.page.rendering import Renderer, prose, url
+from icetower.publish.stale import BranchState
 from icetower.registry.principals import administrator
 from icetower.registry.registry import PrincipalRecord
 from tools import vendor
@@ -96,7 +103,21 @@ def rendered(text: str) -> dict[str, str]:
         "table": renderer.render(
             "table.html", **shared, table=text, facts=None, lanes=lanes_of([(1, one)], 9_000),
             heat=heat_of([one]).owned(lambda _: text), attempts=[(1, one)], tally=Tally(), shown=1,
+            branches=branches_with(text),
         ),
+        "leases": renderer.render(
+            "leases.html", **shared, leases=leases_of([LeaseSeen(lease_of(text), (lease_of(text),))], [], 10_000),
+            more=1, asked={"table": text, "principal": text}, live=url("live", "leases", table=text),
+        ),
+        "lease": renderer.render(
+            "lease.html", **shared, intent=lease_of(text), rows=[(lease_of(text).claims[0], text, text)], how=text,
+            waits_for=[lease_of(text)], asked=True,
+            warnings=[{
+                "at-ms": 1, "principal": text, "table": text, "snapshot-id": 1, "operations": [text],
+                "partitions": [text],
+            }],
+        ),
+        "choosing": renderer.render("choosing.html", **shared, questions=QUESTIONS),
         "agents": renderer.render(
             "agents.html", **shared, rows=[(PrincipalRecord(text, text, 1, None), Health(text, Tally(), 1), True)],
             total=1, page=1, more=True, activity=activity, sought=text,
@@ -106,6 +127,18 @@ def rendered(text: str) -> dict[str, str]:
             asked={"table": text, "principal": text, "outcome": text},
         ),
     }  # fmt: skip
+
+
+def branches_with(text: str) -> OpenBranches:
+    verdict = CheckVerdict(text, passed=False, details=text, principal=text, at_ms=1)
+    state = BranchState(text, 1, 1_000, text, text, 1.0, 2, stale=True)
+    return OpenBranches((OpenBranch(state, {text: verdict, "other": None}),), 1)
+
+
+def lease_of(text: str) -> Intent:
+    """A lease whose rows were declared with a text in every place of a region."""
+    claim = Claim(text, text, ({},), frozenset({text}), json.dumps([{text: [text]}, {text: {"from": text}}]))
+    return Intent(text, 1, text, text, (claim,), 60_000, State.HELD, 1_000, 1_000, 7, 1_000, ended=None, ended_by=text)
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
@@ -129,7 +162,7 @@ def test_a_text_is_shown_as_it_is() -> None:
 
 
 def test_a_live_event_is_one_event_whatever_it_holds() -> None:
-    sent = _message("a\n\nevent: close\r\ndata: x\rid: 7").decode()
+    sent = message("a\n\nevent: close\r\ndata: x\rid: 7").decode()
     assert sent == "data: a\ndata: \ndata: event: close\ndata: data: x\ndata: id: 7\n\n"
 
 

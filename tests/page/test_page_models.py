@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,12 +15,15 @@ from icetower.gateway.page import own_address
 from icetower.gateway.page_explain import named_snapshots
 from icetower.gateway.page_owners import Owners, place_of
 from icetower.iceberg.partitions import PartitionSpec, resolve_fields
+from icetower.intents.book import Claim, End, Intent, State
 from icetower.ledger.activity import Group
 from icetower.ledger.attempts import Attempt, Outcome
+from icetower.page.choosing import QUESTIONS
 from icetower.page.commits import commit_of
 from icetower.page.contract_words import words_of
 from icetower.page.heat import STEPS, heat_of
 from icetower.page.lanes import LANES_MAX, OTHERS, WIDTH, lanes_of
+from icetower.page.leases import LeaseSeen, leases_of, left_text, rows_text
 from icetower.page.refusals import WHO_MAX, Tally, by_rule, health
 from icetower.page.times import age_text, bytes_text, moment_text, took_text
 from icetower.page.turns import turns_of
@@ -212,6 +218,93 @@ def test_slots_are_drawn_around_now() -> None:
     now = next(bar for bar in row.bars if bar.now)
     assert now.x < shown.now_x < now.x + now.width
     assert turns_of([], 0).rows == ()
+
+
+# ── Leases ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def lease(
+    id_: str, state: State = State.HELD, since_s: int = 0, renewed_s: int = 0, table: str = "shop.turns", **more: Any
+) -> Intent:
+    said = more.pop("said", '[{"region": ["eu", "as"], "day": {"from": "2017-01-01"}}]')
+    claims = (Claim(table, table, ({},), frozenset({"overwrite"}), said),)
+    granted = None if state is State.QUEUED else since_s * 1000
+    return Intent(
+        id_, since_s, f"agent-{id_}", "c", claims, 60_000, state, since_s * 1000, renewed_s * 1000, 7, granted, **more
+    )
+
+
+def test_leases_stand_on_a_timeline_by_table() -> None:
+    now_ms = 10_000_000
+    held = lease("a", since_s=9_900, renewed_s=9_990)
+    waits = lease("b", State.QUEUED, since_s=9_950, renewed_s=9_995)
+    over = lease("c", State.ENDED, since_s=9_890, ended=End.BROKEN, ended_ms=9_940_000, ended_by="dana")
+    calm = lease("d", since_s=9_000, renewed_s=9_990, table="shop.calm", said="all")
+    text = """
+    version: 1
+    agent: night
+    tables:
+      - table: shop.turns
+        operations: [append]
+        pattern: scheduler
+        partitions: [{slot: {every: 10m, from: 0s, to: 4m}}]
+    """
+    seen = [LeaseSeen(calm), LeaseSeen(over), LeaseSeen(waits, (held,)), LeaseSeen(held, (), 3)]
+    shown = leases_of(seen, [load(text, source="test")], now_ms)
+    assert (shown.held, shown.queued, shown.lost, shown.more_tables) == (2, 1, 1, 0)
+    table, other = shown.tables  # where somebody waits comes first
+    assert (table.table, other.table) == ("shop.turns", "shop.calm")
+    assert [row.intent.id for row in table.rows] == ["a", "b", "c"]
+    assert table.rows[0].rows == "region eu or as, day from 2017-01-01"
+    assert other.rows[0].rows == "all rows that are its"
+    assert (table.rows[0].left, table.rows[1].left, table.rows[2].left) == ("50 s", "55 s", "")
+    assert table.rows[2].how == "broken by dana"
+    slots, first, second, third = table.lines
+    assert (slots.id_, slots.name) == ("", "slot: night")
+    assert [bar.kind for bar in first.bars] == ["held", "ahead"]
+    assert first.bars[0].x + first.bars[0].width == pytest.approx(table.now_x, abs=0.2) == first.bars[1].x
+    assert [bar.kind for bar in (*second.bars, *third.bars)] == ["queued", "lost"]
+    assert second.bars[0].x > first.bars[0].x > third.bars[0].x
+    assert all(bar.x >= 190 and bar.x + bar.width <= WIDTH for line in table.lines for bar in line.bars)
+    assert leases_of([], [], now_ms).tables == ()
+
+
+def test_very_many_leases_are_shown_in_part() -> None:
+    many = [LeaseSeen(lease(f"i{n}", since_s=n, renewed_s=9_999, table=f"t.t{n % 30}")) for n in range(3_000)]
+    shown = leases_of(many, [], 10_000_000)
+    assert (len(shown.tables), shown.more_tables) == (20, 10)
+    assert [(len(table.rows), table.left_out) for table in shown.tables] == [(60, 40)] * 20
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("all", "all rows that are its"),
+        ('[{"day": "2017-01-02"}, {"day": null}]', "day 2017-01-02 or day null"),
+        (
+            '{"filter": {"type": "eq", "term": "region", "value": 1}}',
+            'where {"type": "eq", "term": "region", "value": 1}',
+        ),
+        ("[1]", "1"),
+        ("no json", 'where "no json"'),
+    ],
+)
+def test_rows_of_a_lease_in_words(said: str, words: str) -> None:
+    assert rows_text(lease("a", said=said).claims[0]) == words
+
+
+def test_how_long_a_lease_goes_on() -> None:
+    assert [left_text(ms) for ms in (-5, 42_900, 119_000, 130_000, 3_900_000, 7_500_000)] == [
+        "0 s", "42 s", "119 s", "2 min", "65 min", "2 h 5 min",
+    ]  # fmt: skip
+
+
+def test_the_questions_are_those_of_the_document() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "choosing.md").read_text(encoding="utf-8")
+    rows = [line for line in page.partition("| question |")[2].split("\n\n")[0].splitlines()[2:] if line]
+    found = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in rows]
+    plain = [tuple(re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", cell) for cell in row) for row in found]
+    assert plain == [(each.question, each.choose, each.gain, each.cost) for each in QUESTIONS]
 
 
 # ── Small things ─────────────────────────────────────────────────────────────────────────────────────────────────────

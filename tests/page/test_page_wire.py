@@ -20,7 +20,8 @@ from verify.kit.tower_process import TowerProcess
 CODE = re.compile(r'name="code" value="([0-9a-f]{64})"')
 PAGES = (
     "/", "/ui/agents", "/ui/agents/promotions", "/ui/tables", "/ui/tables/shop.t", "/ui/commits", "/ui/commits/1",
-    "/ui/contracts", "/ui/contracts/stock", "/ui/slots", "/ui/metrics", "/ui/metrics/data", "/ui/operations",
+    "/ui/contracts", "/ui/contracts/stock", "/ui/leases", "/ui/leases?table=shop.t", "/ui/choosing", "/ui/slots",
+    "/ui/metrics", "/ui/metrics/data", "/ui/operations",
 )  # fmt: skip
 
 
@@ -188,6 +189,9 @@ def test_an_administrator_sees_all(admin: Browser) -> None:
     assert "region=1/product=2" in table
     assert "contended" in table
     assert 'class="mark rebased"' in table
+    branch = table.partition("Open branches")[2].partition("</section>")[0]
+    for text in ("audit", "audited", "row-counts: passed", "unique-ids: waits"):
+        assert text in branch, text
 
 
 def test_an_agents_team_sees_its_own(browser: Browser, world: PageWorld) -> None:
@@ -195,10 +199,10 @@ def test_an_agents_team_sees_its_own(browser: Browser, world: PageWorld) -> None
     first = browser.get("/").text
     assert "contract.partitions" not in first
     assert "promotions" not in first
-    for path in ("/ui/agents", "/ui/tables/shop.t", "/ui/commits", "/ui/metrics", "/ui/slots"):
+    for path in ("/ui/agents", "/ui/tables/shop.t", "/ui/commits", "/ui/metrics", "/ui/slots", "/ui/leases"):
         text = browser.get(path).text
-        assert "promotions" not in text, path
-        assert "pricing" not in text, path
+        for other in ("promotions", "pricing", "rewriter", "audited"):
+            assert other not in text, (path, other)
     foreign = [row for row in world.tower.admin.commits(limit=100) if row["principal"] == "promotions"]
     snapshot = next(row for row in foreign if row["snapshots"])["snapshots"][0]
     assert "promotions" not in browser.get(f"/ui/commits?snapshot={snapshot}").text
@@ -211,6 +215,7 @@ def test_an_agents_team_sees_its_own(browser: Browser, world: PageWorld) -> None
         ("/ui/operations", 403),
         (f"/ui/escalations/{ticket(world, 'escalations')}", 404),
         (f"/ui/requests/{ticket(world, 'requests')}", 404),
+        (f"/ui/leases/{world.leases[0]}", 404),
         ("/ui/commits/999999", 404),
     ):
         assert browser.get(path).status_code == status, path
@@ -329,6 +334,75 @@ def test_an_escalation_is_closed_after_a_question_and_that_is_kept(world: PageWo
         assert again.send(again.append("z.parquet", partition=(3, 4))).status_code == 200
     finally:
         assert own.stop() == 0
+
+
+def test_leases_are_shown_with_who_waits_for_whom(admin: Browser, browser: Browser, world: PageWorld) -> None:
+    held, waits = world.leases
+    page = admin.get("/ui/leases").text
+    for text in ("1</b> held", "1</b> waiting", "region 5 or 6", "shop.t", "rewriter-2", 'class="lease queued"'):
+        assert text in page, text
+    assert page.index(f"/ui/leases/{held}") < page.index(f"/ui/leases/{waits}")
+    assert "rewriter" not in admin.get("/ui/leases?table=shop.turns").text
+    assert "rewriter-2" not in admin.get("/ui/leases?principal=rewriter").text
+    lease = admin.get(f"/ui/leases/{waits}").text
+    assert "Waits for" in lease
+    assert "holds them" in lease
+    assert admin.get("/ui/leases/none-such-there-is").status_code == 404
+    assert browser.post("/ui/sign-out", {"code": browser.code("/")}).status_code == 303
+    browser.sign_in("rewriter-2", world.secrets["rewriter-2"])
+    own = browser.get("/ui/leases").text
+    assert f"/ui/leases/{waits}" in own  # with whom it waits for, as the control API says, and no way there
+    assert f"/ui/leases/{held}" not in own
+    assert browser.get(f"/ui/leases/{held}").status_code == 404
+    assert "Break" not in browser.get(f"/ui/leases/{waits}?break=yes").text
+    fields = {"code": code_of(browser.token, f"/ui/leases/{waits}/break"), "sure": "yes"}
+    assert browser.post(f"/ui/leases/{waits}/break", fields).status_code == 403
+    assert [each["intent"] for each in world.tower.admin.intents()["intents"]] == world.leases
+
+
+def test_a_lease_is_broken_after_a_question_and_that_is_kept(tmp_path: Path) -> None:
+    own = PageWorld(tmp_path / "data")
+    try:
+        own.work()
+        held, waits = own.leases
+        admin, other = Browser(own.tower), Browser(own.tower)
+        for each in (admin, other):
+            each.sign_in("admin", own.tower.secret)
+        path = f"/ui/leases/{held}"
+        target = f"{path}/break"
+        assert "Are you sure" not in admin.get(path).text
+        fields = {"code": CODE.findall(admin.get(f"{path}?break=yes").text)[-1], "sure": "yes"}
+        header = {"Origin": own.tower.uri}
+        refused = {
+            "another site": admin.http.post(target, data=fields, headers={"Origin": "https://evil.example"}),
+            "no origin": admin.http.post(target, data=fields),
+            "no code": admin.http.post(target, data={"sure": "yes"}, headers=header),
+            "another form": admin.http.post(target, data={**fields, "code": admin.code("/")}, headers=header),
+            "another session": other.post(target, fields),
+            "not sure": admin.post(target, {**fields, "sure": "no"}),
+        }
+        assert {why: answer.status_code for why, answer in refused.items()} == {
+            "another site": 403, "no origin": 403, "no code": 403, "another form": 403, "another session": 403,
+            "not sure": 400,
+        }  # fmt: skip
+        assert own.tower.admin.intent(held)["state"] == "held"
+        answer = admin.post(target, fields)
+        assert (answer.status_code, answer.headers["location"]) == (303, path)
+        assert "broken by admin" in admin.get(path).text
+        assert own.tower.admin.intent(waits)["state"] == "held"  # who waited is next
+        logged = [
+            (row["operation"], row["outcome"], row["table"]) for row in own.tower.admin.commits(principal="admin")
+        ]
+        assert logged.count(("intent-broken", "done", TABLE)) == 1
+        assert admin.post(target, fields).status_code == 303  # again: it has ended, and that is all
+    finally:
+        assert own.stop() == 0
+
+
+def test_leases_are_live(admin: Browser, world: PageWorld) -> None:
+    with admin.http.stream("GET", "/ui/live/leases?table=shop.t") as stream:
+        parts = stream.iter_text()
+        assert "rewriter" in next(parts)
 
 
 def test_operators_see_orphans_by_who_left_them_and_how_far_tables_are_behind(admin: Browser) -> None:

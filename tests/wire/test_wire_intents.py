@@ -165,6 +165,33 @@ def test_where_intents_are_required_others_stay_out(strict: Shop) -> None:
     assert strict.ids() == [9]
 
 
+def test_what_required_intents_would_refuse_is_known_before_they_are(shop: Shop, namespace: str) -> None:
+    """On a table where they are advisory: counted, for `advise` and, of contracts in shadow mode, for their report."""
+    contract = (
+        f"mode: shadow\ntables: [{{table: {shop.name}, operations: [overwrite], partitions: all, intents: required}}]\n"
+    )
+    tried = shop.tower.principal(f"{namespace}_tried", contract)
+    with shop.agent("ann") as agent, agent.intent(shop.name, **held("eu")) as lease:
+        bobs = shop.table("bob")
+        bobs.overwrite(rows("eu", 1))
+        bobs.append(rows("eu", 2), snapshot_properties={"icetower.blind": "true"})  # would land all the same
+        bobs.append(rows("as", 3))
+        shop.tower.catalog(tried).load_table(shop.name).overwrite(rows("eu", 4))
+        while len(lease.warnings) < 3:
+            threading.Event().wait(0.02)
+        shop.table("ann").append(rows("eu", 5), snapshot_properties=lease.properties)
+    found = shop.tower.admin.ignored_intents(table=shop.name)
+    assert {row["principal"]: row["landed"] for row in found} == {f"{namespace}_bob": 1, f"{namespace}_tried": 1}
+    assert {tuple(row["holders"]) for row in found} == {(f"{namespace}_ann",)}
+    assert found[0]["command"] == f"icetower tables set {shop.name} --intents required"
+    with shop.client("bob") as bob:
+        assert [row["principal"] for row in bob.ignored_intents()] == [f"{namespace}_bob"]
+    (report,) = shop.tower.admin.shadow_report(f"{namespace}_tried")
+    assert [(row["rule"], row["partitions"]) for row in report["refusals"]] == [
+        ("intent.held", ["region=as", "region=eu"])
+    ]
+
+
 def test_a_client_that_names_no_intent_is_known_by_its_principal(strict: Shop) -> None:
     with strict.client("ann") as ann:
         intent = ann.declare_intent([{"table": strict.name, **held("eu")}])

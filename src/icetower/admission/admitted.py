@@ -112,6 +112,7 @@ class Admitted(_Identified):
         shadowed: what its contract, which is in shadow mode, would have refused.
         intents_required: the contract wants that it stays out of rows that others hold, whatever the table says.
         slot_required: only the holder of a slot may make it, since its contract's slots are handed out.
+        intents_shadowed: the same of a contract in shadow mode: it is recorded, and lands.
         under: the intent that it is made under.
         judge_again: to be called with the metadata of the version that the commit goes on; raises `CommitConflict`
             where it would be refused by now. None: what it may do does not depend on the version.
@@ -141,6 +142,7 @@ class Admitted(_Identified):
     publication: Publication | None = None
     intents_required: bool = False
     slot_required: bool = False
+    intents_shadowed: bool = False
     under: UnderIntent | None = None
 
 

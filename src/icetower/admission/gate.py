@@ -41,7 +41,13 @@ from icetower.admission.rows import RowsFacts, SentRows
 from icetower.admission.shadow import ShadowRecorder, lets_by
 from icetower.admission.targets import check_ages, locate
 from icetower.ambient import Ambient
-from icetower.contracts.check import appends_blindly, isolation_of, needs_slot, requires_intents
+from icetower.contracts.check import (
+    appends_blindly,
+    isolation_of,
+    needs_slot,
+    requires_intents,
+    would_require_intents,
+)
 from icetower.contracts.model import Isolation, Operation
 from icetower.errors import CommitConflict, CommitStateUnknown, ContractViolation, IcetowerError, ValidationFailed
 from icetower.files.changes import Manifests, read_changes
@@ -183,6 +189,7 @@ def judge(facts: Facts) -> Admitted:
         slot_required=facts.base is not None
         and bool(facts.changes)
         and needs_slot(contract, table, facts.touches[0], operations, layout=facts.layout, now_ms=facts.now_ms),
+        intents_shadowed=would_require_intents(facts.contract, table),
     )
 
 

@@ -521,6 +521,11 @@ class Tower:
         """Of each contract the slot that goes on or comes next, and by whom it is held."""
         return self._json("GET", "/slots", params={} if table is None else {"table": table})["slots"]
 
+    def ignored_intents(self, *, table: str | None = None, limit: int = 1_000) -> list[dict[str, Any]]:
+        """Commits that landed in rows of others' intents since the tower was started, by table and principal."""
+        given = {"limit": str(limit)} | ({} if table is None else {"table": table})
+        return self._json("GET", "/intents/ignored", params=given)["ignored"]
+
     # -- what waits for a person ------------------------------------------------------------------------------------
 
     def escalations(self, *, state: str | None = None, limit: int = 100) -> list[dict[str, Any]]:

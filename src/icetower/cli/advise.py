@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -20,7 +20,7 @@ from icetower.audit.commits import Commit
 from icetower.audit.wording import listed
 from icetower.cli.declarations import print_undeclared
 from icetower.cli.printing import SafeConsole, show
-from icetower.cli.registry import Json, connect
+from icetower.cli.registry import Json, connect, print_rows
 from icetower.cli.tables import DEFAULT_CATALOG, CatalogName, Copied, PlacedFiles, Properties, StorageOptions, place_of
 from icetower.cli.terminal import say, writing
 from icetower.cli.timelines import FAINT
@@ -35,6 +35,7 @@ from icetower.texts import escaped
 
 PARTITIONS_SHOWN = 12
 WRITER_CHARACTERS = 24
+IGNORED_COLUMNS = ("table", "principal", "landed", "holders", "first_ms", "last_ms")
 OF_A_FILE = Identifier(("namespace",), "table")
 """The table's name in contracts if the command was given a metadata file."""
 
@@ -65,7 +66,8 @@ def advise_table(
     It reads the existing history of any Iceberg table, whichever engine wrote it, and writes nothing to the table.
 
     With --tower it shows the commits that a running tower refused for lack of a declaration, to one table or to
-    all, and the command that makes the declaration.
+    all, and the command that makes the declaration; and the commits that landed in rows of another agent's intent,
+    which intents: required would refuse.
 
     \b
     Example:
@@ -100,11 +102,26 @@ def _advise_of_tower(table: str | None, uri: str, *, as_json: bool) -> None:
     if not re.match(r"https?://", uri):
         raise UsageError(f"--tower needs a running tower, and {uri!r} is not an address: --catalog http://host:port")
     with connect(uri) as client:
-        rows = client.undeclared(table=table)
+        rows, ignored = client.undeclared(table=table), client.ignored_intents(table=table)
     if as_json:
-        say(json.dumps({"undeclared": rows}))
+        say(json.dumps({"undeclared": rows, "ignored_intents": ignored}))
     else:
         print_undeclared(rows)
+        say("")
+        _print_ignored(ignored)
+
+
+def _print_ignored(rows: list[dict[str, Any]]) -> None:
+    """Print the commits that `intents: required` would have refused, and how it is set."""
+    if not rows:
+        say("No commit landed in rows that another agent's intent held")
+        return
+    print_rows(rows, IGNORED_COLUMNS, as_json=False)
+    say("")
+    landed = counted(sum(row["landed"] for row in rows), "commit")
+    say(f"{landed} landed in rows that others held, and would have been refused where intents are required:")
+    for command in dict.fromkeys(row["command"] for row in rows):
+        say(escaped(f"  {command}"))
 
 
 async def _look(

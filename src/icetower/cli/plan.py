@@ -32,6 +32,8 @@ QUESTIONS = (
     ("partitions", "Over how many partitions are the writes spread?"),
     ("own_partitions", "Does each agent write to partitions of its own?"),
     ("conflicts", "What share of the other writes changes rows that others change at the same time, from 0 to 1?"),
+    ("by_the_clock", "Does each write at a fixed pace, by the clock?"),
+    ("checked_first", "Is the work several commits, or checked before anybody sees it?"),
     ("work_s", "How long does an agent work on a write, in seconds?"),
     ("freshness_s", "Within how many seconds is a write to be visible?"),
     ("storage", "Where does the table lie: s3, s3x, azure, azurex or gcp?"),
@@ -54,7 +56,8 @@ def plan(
 ) -> None:
     """Simulate a workload under every writing pattern.
 
-    It shows what each pattern holds today and at ten times the load, and where it breaks.
+    It shows what each pattern holds today and at ten times the load, and where it breaks; and which way of writing
+    docs/choosing.md chooses: an append, the collector, a contract, a slot, an intent or a branch.
 
     A pattern holds a load if 95 % of the writes commit, and 99 % of those are visible within the freshness wanted.
 
@@ -90,10 +93,13 @@ def plan(
     fragments: tuple[str, ...] = planner.contracts(done, done.advice[0].candidate.name, log or table, shared_by=shared)
     if out is not None:
         _write(out, done, fragments)
+    choice = needed("choosing").choose(found)
     if as_json:
-        say(json.dumps(done.as_json() | {"contract": fragments[0], "contracts": fragments}))
+        chosen = {"choice": choice.as_json(done)}
+        say(json.dumps(done.as_json() | chosen | {"contract": fragments[0], "contracts": fragments}))
         return
     _show(done)
+    say(choice.text(done))
     for fragment in fragments:
         say("")
         say(fragment.rstrip())

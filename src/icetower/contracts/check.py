@@ -238,6 +238,11 @@ def needs_slot(
     return any(ownership.of(each.spec, each.partition) is not Membership.INSIDE for each in touches)
 
 
+def would_require_intents(contract: Contract, table: Identifier) -> bool:
+    """Whether a contract in shadow mode would do so if it were enforced."""
+    return contract.shadow and any(rule.intents_required for rule in contract.rules_for(table))
+
+
 def isolation_of(contract: Contract, table: Identifier, operations: frozenset[Operation]) -> Isolation | None:
     """The level that a contract holds a commit of `operations` to; None where it leaves that to the table.
 

@@ -26,9 +26,13 @@ from icetower.intents.book import Claim, Intent, State
 from icetower.intents.regions import read_regions
 from icetower.protocol.intents import WAIT_S_MAX, TableWanted, parse_intent, parse_renewal
 from icetower.protocol.names import Identifier
+from icetower.registry.principals import Principal
 from icetower.service.intents import Intents, Seen, Wish
 
 LISTED_MAX = 20_000
+IGNORED_MAX = 1_000
+BROKEN = "intent-broken"
+"""What the log of attempts calls it when a person ends another's intent."""
 
 
 class IntentRoutes:
@@ -44,6 +48,7 @@ class IntentRoutes:
         return [
             route(self._front, "POST", path, self.declare, waits=True),
             route(self._front, "GET", path, self.list_intents),
+            route(self._front, "GET", f"{path}/ignored", self.list_ignored),  # no id of an intent is so short
             route(self._front, "GET", f"{path}/{{intent}}", self.show, waits=True),
             route(self._front, "POST", f"{path}/{{intent}}/renew", self.renew),
             route(self._front, "DELETE", f"{path}/{{intent}}", self.release),
@@ -90,7 +95,7 @@ class IntentRoutes:
 
     async def release(self, call: Call) -> Response:
         id_ = str(call.request.path_params["intent"])
-        return json_response(seen_json(await self._intents.release(call.principal, id_)))
+        return json_response(seen_json(await released(self._front, self._intents, call.principal, id_)))
 
     async def list_intents(self, call: Call) -> Response:
         """`?table= &principal= &limit=`: those that are held or wait. An agent sees its own."""
@@ -104,6 +109,12 @@ class IntentRoutes:
         rows = [_intent_json(intent) for intent in found[: call.limit(LISTED_MAX)]]
         return json_response({"intents": rows, "count": len(found), "now_ms": self._ambient.now_ms()})
 
+    async def list_ignored(self, call: Call) -> Response:
+        """`?table= &limit=`: commits that landed in rows of others since the tower was started; of an agent its own."""
+        own = None if call.principal.sees_all else call.principal.name
+        rows = self._intents.ignored.to_json(own, call.query("table"), call.limit(IGNORED_MAX))
+        return json_response({"ignored": rows})
+
 
 @asynccontextmanager
 async def place(front: Front, call: Call) -> AsyncGenerator[None]:
@@ -111,6 +122,16 @@ async def place(front: Front, call: Call) -> AsyncGenerator[None]:
     at_once = call.principal.contract.requests_at_once or front.settings.requests_at_once
     async with front.intake.places.place(call.principal.name, connection_state_of(call.request.scope), at_once):
         yield
+
+
+async def released(front: Front, intents: Intents, principal: Principal, id_: str) -> Seen:
+    """End an intent; where somebody breaks another's, that is logged for each of its tables. Raises `NotFound`."""
+    started_s = front.ambient.monotonic_s()
+    seen = await intents.release(principal, id_)
+    if seen.broken:
+        for table in dict.fromkeys(claim.table for claim in seen.intent.claims):
+            front.attempts.ended(principal.name, table, BROKEN, started_s, None)
+    return seen
 
 
 def _state(call: Call) -> State | None:
@@ -143,11 +164,12 @@ def _wish(wanted: TableWanted) -> Wish:
     )
 
 
-def seen_json(seen: Seen) -> dict[str, Any]:
+def seen_json(seen: Seen, *, warnings: bool = True) -> dict[str, Any]:
+    """An intent as its holder sees it, with its warnings or without."""
     return {
         **_intent_json(seen.intent),
         "waits_for": [_short(each) for each in seen.in_the_way],
-        "warnings": [json.loads(each) for each in seen.warnings],
+        **({"warnings": [json.loads(each) for each in seen.warnings]} if warnings else {}),
     }
 
 

@@ -43,6 +43,7 @@ NAVIGATION: Sequence[tuple[str, str, bool]] = (
     ("/ui/tables", "Tables", False),
     ("/ui/commits", "Commits", False),
     ("/ui/contracts", "Contracts", False),
+    ("/ui/leases", "Leases", False),
     ("/ui/slots", "Slots", False),
     ("/ui/metrics", "Metrics", False),
     ("/ui/operations", "Operations", True),

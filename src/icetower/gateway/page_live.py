@@ -7,8 +7,6 @@ end first: they would hold up its drain.
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 
@@ -18,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from icetower.errors import IcetowerError, NotAuthenticated, Unavailable, without_frames
 from icetower.gateway.connection_state import connection_state_of
+from icetower.gateway.event_streams import CONTENT_TYPE, StreamPlaces, message, sent
 from icetower.gateway.page_http import SECURITY, Pages, Visit
 from icetower.gateway.paths import NamedRoute
 
@@ -28,7 +27,6 @@ STREAMS_MAX = 200
 STREAMS_OF_PRINCIPAL_MAX = 20
 QUIET_MAX_S = 15.0
 """After so long without news a line is sent, so that proxies keep the connection, and ages stay right."""
-SEND_TIMEOUT_S = 10.0
 
 Fragment = Callable[[Visit], Awaitable[tuple[Hashable, Callable[[], Awaitable[str]]]]]
 """What a part shows, to be compared, and how it is made into HTML."""
@@ -39,11 +37,11 @@ class Streams:
 
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
-        self._by_principal: Counter[str] = Counter()
+        self._places = StreamPlaces(STREAMS_MAX, STREAMS_OF_PRINCIPAL_MAX)
         self._stopping = False
 
     def __len__(self) -> int:
-        return self._by_principal.total()
+        return len(self._places)
 
     def route(self, path: str, fragment: Fragment) -> NamedRoute:
         return NamedRoute(path, _Stream(self, self._pages, fragment), methods=["GET"])
@@ -58,14 +56,11 @@ class Streams:
 
     def enter(self, name: str) -> None:
         """Raises `Unavailable` where there are too many."""
-        if self._stopping or len(self) >= STREAMS_MAX or self._by_principal[name] >= STREAMS_OF_PRINCIPAL_MAX:
+        if self._stopping or not self._places.take(name):
             raise Unavailable("too many live pages are open; this one is shown as it was when it was loaded")
-        self._by_principal[name] += 1
 
     def leave(self, name: str) -> None:
-        self._by_principal[name] -= 1
-        if not self._by_principal[name]:
-            del self._by_principal[name]
+        self._places.leave(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +79,7 @@ class _Stream:
             without_frames(error)
             await Response(status_code=error.status, headers=dict(SECURITY))(scope, receive, send)
             return
-        headers = {**SECURITY, "Cache-Control": "no-store", "Content-Type": "text/event-stream; charset=utf-8"}
+        headers = {**SECURITY, "Cache-Control": "no-store", "Content-Type": CONTENT_TYPE}
         raw = [(key.lower().encode(), value.encode()) for key, value in headers.items()]
         await send({"type": "http.response.start", "status": 200, "headers": raw})
         try:
@@ -95,7 +90,7 @@ class _Stream:
     async def _go_on(self, request: Request, send: Send, seen: Hashable, html: Callable[[], Awaitable[str]]) -> None:
         ambient, state = self.pages.front.ambient, connection_state_of(request.scope)
         ends_s, said_s = ambient.monotonic_s() + STREAM_MAX_S, ambient.monotonic_s()
-        if not await _sent(send, _message(await html())):
+        if not await sent(send, message(await html())):
             state.abort()
             return
         while not self.streams.stopping and not state.lost and ambient.monotonic_s() < ends_s:
@@ -105,30 +100,14 @@ class _Stream:
                 now, html = await self.fragment(Visit(request, visitor))
                 if now == seen and ambient.monotonic_s() < said_s + QUIET_MAX_S:
                     continue
-                message = _message(await html())
+                news = message(await html())
             except NotAuthenticated:
                 break
             except IcetowerError as error:
                 without_frames(error)
                 continue  # a database that is away for a moment
             seen, said_s = now, ambient.monotonic_s()
-            if not await _sent(send, message):
+            if not await sent(send, news):
                 state.abort()
                 return
-        await _sent(send, b"", more=False)
-
-
-def _message(html: str) -> bytes:
-    """One event: each line of the text is a line of its own, so that no text can begin a field or an event."""
-    lines = html.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    return ("".join(f"data: {line}\n" for line in lines) + "\n").encode()
-
-
-async def _sent(send: Send, body: bytes, *, more: bool = True) -> bool:
-    """Whether the connection took it in time."""
-    try:
-        async with asyncio.timeout(SEND_TIMEOUT_S):
-            await send({"type": "http.response.body", "body": body, "more_body": more})
-    except TimeoutError:
-        return False
-    return True
+        await sent(send, b"", more=False)

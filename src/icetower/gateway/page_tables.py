@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute
 from icetower.commit.head import Heads
 from icetower.errors import BadRequest, IcetowerError, NotFound
 from icetower.gateway.http import Front
+from icetower.gateway.page_branches import BranchReading
 from icetower.gateway.page_explain import Explainer, named_snapshots
 from icetower.gateway.page_http import PAGE_SIZE, Pages, Visit, redirect
 from icetower.gateway.page_live import Streams
@@ -44,6 +45,7 @@ class TablePageRoutes:
         heads: Heads,
         explainer: Explainer,
         rules: Table,
+        branches: BranchReading,
     ) -> None:
         self._front = front
         self._pages = pages
@@ -52,6 +54,7 @@ class TablePageRoutes:
         self._heads = heads
         self._explainer = explainer
         self._rules = rules
+        self._branches = branches
 
     def routes(self) -> list[BaseRoute]:
         route = self._pages.route
@@ -105,7 +108,9 @@ class TablePageRoutes:
 
     async def _table(self, visit: Visit, table: Identifier) -> dict[str, Any]:
         reading = self._reading
-        found, facts = await asyncio.gather(reading.stream(str(table), visit.own, LIVE_SHOWN), self._facts(table))
+        found, facts, branches = await asyncio.gather(
+            reading.stream(str(table), visit.own, LIVE_SHOWN), self._facts(table), self._branches.open(visit, table)
+        )
         attempts = [attempt for _, attempt in found.attempts]
         newest, now_ms = found.attempts[0][0] if found.attempts else 0, self._front.ambient.now_ms()
 
@@ -126,6 +131,7 @@ class TablePageRoutes:
         return {
             "table": str(table),
             "facts": facts,
+            "branches": branches,
             "lanes": lanes,
             "heat": heat,
             "attempts": found.attempts[:LISTED_LIVE],

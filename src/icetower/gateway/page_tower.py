@@ -15,9 +15,11 @@ from icetower.gateway.http import Front
 from icetower.gateway.monitor import Monitor
 from icetower.gateway.page import FrontPageRoutes
 from icetower.gateway.page_agents import AgentPageRoutes
+from icetower.gateway.page_branches import BranchReading
 from icetower.gateway.page_explain import Explainer
 from icetower.gateway.page_figures import MeasuredFigures
 from icetower.gateway.page_http import Pages
+from icetower.gateway.page_leases import LeasePageRoutes
 from icetower.gateway.page_live import Streams
 from icetower.gateway.page_panels import PanelPageRoutes, Sources
 from icetower.gateway.page_reading import Briefly, Reading
@@ -35,7 +37,9 @@ from icetower.page.assets import read_assets
 from icetower.page.rendering import Renderer
 from icetower.registry.registry import Registry
 from icetower.service.attempts import Attempts
+from icetower.service.intents import Intents
 from icetower.service.journal import Journal
+from icetower.service.publishing import Publishing
 from icetower.service.rows_in_flight import RowsInFlight
 from icetower.upstream.port import Upstream
 
@@ -60,7 +64,7 @@ class PageOfTower:
     """The page. `streams` are to be stopped before the server drains."""
 
     streams: Streams
-    rooms: Sequence[FrontPageRoutes | AgentPageRoutes | TablePageRoutes | PanelPageRoutes]
+    rooms: Sequence[FrontPageRoutes | AgentPageRoutes | TablePageRoutes | LeasePageRoutes | PanelPageRoutes]
     thread: PageThread
 
     def routes(self) -> list[BaseRoute]:
@@ -77,6 +81,8 @@ def page_of(
     heads: Heads,
     parsing: Parsing,
     watch: Watch,
+    intents: Intents,
+    publishing: Publishing,
 ) -> PageOfTower:
     """The page of a tower, from its parts."""
     assets, table = read_assets(), rules.table()
@@ -103,7 +109,10 @@ def page_of(
                 watch.monitor.alerts.shown,
             ),
             AgentPageRoutes(front, pages, reading, registry, escalations, table),
-            TablePageRoutes(front, pages, streams, reading, heads, Explainer(heads), table),
+            TablePageRoutes(
+                front, pages, streams, reading, heads, Explainer(heads), table, BranchReading(reading, publishing)
+            ),
+            LeasePageRoutes(front, pages, streams, reading, intents),
             PanelPageRoutes(pages, sources, MeasuredFigures(watch.monitor.measures, journal, ambient, reading.briefly)),
         ),
         thread,

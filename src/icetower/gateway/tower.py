@@ -33,6 +33,7 @@ from icetower.gateway.events import EventRoutes
 from icetower.gateway.http import Front
 from icetower.gateway.iceberg import CatalogRoutes
 from icetower.gateway.intake import Intake
+from icetower.gateway.intent_events import IntentEvents
 from icetower.gateway.intents import IntentRoutes
 from icetower.gateway.landings import LandingRoutes
 from icetower.gateway.mcp_mount import McpMount
@@ -153,6 +154,7 @@ class Tower:
             PublishRoutes(front, self.publishing, rate),
             IntentRoutes(front, self.intents),
             SlotRoutes(front, self.slots),
+            IntentEvents(front, self.intents),
             ControlRoutes(
                 front,
                 self.lake.manifests.parsing,
@@ -257,9 +259,8 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     lake = Lake(upstream, storage, manifests, heads, budget)
     records = Records(registry, ledger, journal, escalations, [control, catalog])
     undeclared, door = Undeclared(ambient, events), RowsInFlight()
-    fencing, intents, slots = _intents(control, registry, heads, ambient)
+    (fencing, intents, slots), limits = _intents(control, registry, heads, journal, ambient), _limits(server)
     gatekeeper = Gatekeeper(registry, ledger, heads.group_keys, journal.flush, fencing)
-    limits = _limits(server)
     engine = Engine(upstream, storage, heads, manifests, ambient, gatekeeper, limits, attempts.swapped)
     measures = Measures(control)
     measured = measures, escalations, journal, attempts, engine, door, ambient, intents
@@ -295,7 +296,8 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     intake = Intake(server, ambient, open_to_all=open_to_all)
     front = Front(registry, intake, attempts, journal, shadow, ambient, server, open_to_all, traces=traces)
     token_rates, mcp = TokenRates(ambient), McpMount(front, settings.storage)
-    page = page_of(front, token_rates, registry, journal, escalations, upstream, heads, manifests.parsing, watch)
+    shown = watch, intents, publishing
+    page = page_of(front, token_rates, registry, journal, escalations, upstream, heads, manifests.parsing, *shown)
     rooms = engine, lifecycle, commits, checks, landings, publishing, intents, slots
     return Tower(settings, data, lake, records, watch, *rooms, front, token_rates, page, mcp)
 
@@ -306,10 +308,12 @@ def _registry(control: Database, ambient: Ambient, server: Server) -> Registry:
     return Registry(control, ambient, lifetimes, beside=NUMBER_OF_CHANGES)
 
 
-def _intents(control: Database, registry: Registry, heads: Heads, ambient: Ambient) -> tuple[Fencing, Intents, Slots]:
+def _intents(
+    control: Database, registry: Registry, heads: Heads, journal: Journal, ambient: Ambient
+) -> tuple[Fencing, Intents, Slots]:
     store = Store(control, ambient, lambda: registry.beside)
     fencing = Fencing(store)
-    intents = Intents(store, fencing, heads, ambient)
+    intents = Intents(store, fencing, heads, ambient, journal.put)
     return fencing, intents, Slots(store, intents, heads, registry, ambient)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from icetower.admission import permissions
@@ -19,10 +19,12 @@ from icetower.contracts.check import appends_blindly, requires_intents
 from icetower.contracts.model import REQUIRED, Operation, Rule
 from icetower.contracts.regions import Region
 from icetower.errors import BadRequest, ContractViolation, IcetowerError, TooManyRequests
-from icetower.intents.book import Book, Claim, End, Intent, State, Wanted, fenced, refused_for
-from icetower.intents.fencing import Fencing, check_intended, fence_of, finer, hinders, touched
+from icetower.intents.book import Book, Claim, End, Intent, State, Wanted, fenced, held_text, refused_for
+from icetower.intents.fencing import Fencing, check_intended, fence_of, finer, hinders, is_blind, touched
 from icetower.intents.regions import EVERYTHING, Boxes, boxes_of_filter, boxes_of_regions, boxes_of_rules, inside
 from icetower.intents.store import Store
+from icetower.ledger.shadow import Shadowed
+from icetower.observe.held_rows import HeldRows
 from icetower.protocol.marks import INTENTS
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
@@ -65,18 +67,36 @@ class Seen:
     Attributes:
         warnings: what has happened to its rows, as JSON.
         in_the_way: whom it waits for.
+        broken: it was another's, and has ended by this very call.
     """
 
     intent: Intent
     warnings: Sequence[str] = ()
     in_the_way: Sequence[Intent] = ()
+    broken: bool = False
 
 
 class Intents:
-    """One a tower."""
+    """One a tower.
 
-    def __init__(self, store: Store, fencing: Fencing, heads: Heads, ambient: Ambient) -> None:
+    Args:
+        note: keeps what a contract in shadow mode would have refused.
+
+    Attributes:
+        warned: how many warnings holders were given.
+        ignored: commits that landed in rows of others, as `intents: required` would not have let them.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        fencing: Fencing,
+        heads: Heads,
+        ambient: Ambient,
+        note: Callable[[Shadowed], None] = lambda _: None,
+    ) -> None:
         self._store = store
+        self._note = note
         self._heads = heads
         self._ambient = ambient
         self._fencing = fencing
@@ -85,11 +105,17 @@ class Intents:
         self._chores: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
         self.warned = 0
+        self.ignored = HeldRows(ambient)
 
     @property
     def book(self) -> Book:
         """As it was known last."""
         return self._store.book
+
+    @property
+    def closing(self) -> bool:
+        """Whether the tower stops: nobody is to wait any more."""
+        return self._closing.is_set()
 
     # -- of holders -----------------------------------------------------------------------------------------------
 
@@ -155,7 +181,9 @@ class Intents:
             others = intent is not None and intent.principal != principal.name
             if not (others and principal.administrator):
                 book.require(id_, principal.name)
-            return seen_in(book, book.end(id_, End.BROKEN if others else End.RELEASED, now_ms, principal.name))
+            broken = others and intent is not None and intent.live
+            ended = book.end(id_, End.BROKEN if others else End.RELEASED, now_ms, principal.name)
+            return replace(seen_in(book, ended), broken=broken)
 
         return await self._store.ask(ask)
 
@@ -172,6 +200,22 @@ class Intents:
     async def live(self) -> Sequence[Intent]:
         """All that are held or wait, in the order in which they were declared."""
         return await self._store.ask(lambda book, now_ms: [each for each in book.live() if now_ms < each.expires_ms])
+
+    async def lately(self, since_ms: int, wanted: Callable[[Intent], bool], limit: int) -> tuple[list[Seen], int]:
+        """What is held, what waits, and what has ended since a time, of what is wanted; and how many more there are.
+
+        Those that wait come first, with whom they wait for, then those that are held, then what has ended last.
+        """
+
+        def ask(book: Book, now_ms: int) -> tuple[list[Seen], int]:
+            live = [each for each in book.live() if now_ms < each.expires_ms and wanted(each)]
+            ended = [each for each in book.ended() if (each.ended_ms or 0) >= since_ms and wanted(each)]
+            ended.sort(key=lambda each: -(each.ended_ms or 0))
+            live.sort(key=lambda each: (each.state is not State.QUEUED, each.number))
+            found = [*live, *ended]
+            return [seen_in(book, each) for each in found[:limit]], max(0, len(found) - limit)
+
+        return await self._store.ask(ask)
 
     async def wait(
         self, principal: Principal, id_: str, wait_s: float, *, seen: int = 0, known: State | None = None
@@ -280,15 +324,16 @@ class Intents:
             return
         own = None if member.under is None else member.under.id
         places = member.places if isinstance(member, AdmittedAppend) else _places(member)
+        partitions = partitions_of(done.head, places)
         warning = {
             "table": str(member.identifier),
             "snapshot-id": done.snapshots[-1] if done.snapshots else None,
             "principal": member.principal,
             "operations": sorted(operations),
-            "partitions": list(partitions_of(done.head, places)),
+            "partitions": list(partitions),
         }
 
-        def ask(book: Book, now_ms: int) -> int:
+        def ask(book: Book, now_ms: int) -> tuple[int, list[Intent]]:
             text = json.dumps({**warning, "at-ms": now_ms})
             near = [each for each in book.near(uuid, boxes) if each.id != own and each.holds(now_ms)]
             exactly = finer(member, metadata, boxes, [claim for each in near for claim in each.claims_on(uuid)])
@@ -299,15 +344,48 @@ class Intents:
             ]
             for intent in hit:
                 book.warn(intent.id, text)
-            return len(hit)
+            blind = bool(hit) and is_blind(member, metadata.get("properties") or {})
+            refusing = [
+                each
+                for each in hit
+                if any(hinders(claim, exactly, operations, blind=blind) for claim in each.claims_on(uuid))
+            ]
+            return len(hit), refusing
 
         async def tell() -> None:
             try:
-                self.warned += await self._store.ask(ask)
+                warned, refusing = await self._store.ask(ask)
             except IcetowerError:
                 return  # it has landed all the same, and the holder's commit is checked against it
+            self.warned += warned
+            if refusing:
+                self._ignored(member, refusing, operations, partitions)
 
         self._later(tell())
+
+    def _ignored(
+        self,
+        member: Admitted | AdmittedAppend,
+        holding: Sequence[Intent],
+        operations: frozenset[str],
+        partitions: Sequence[str],
+    ) -> None:
+        """A commit has landed that `intents: required` would have refused."""
+        self.ignored.ignored(str(member.identifier), member.principal, [each.principal for each in holding])
+        if isinstance(member, Admitted) and member.intents_shadowed:
+            self._note(
+                Shadowed(
+                    principal=member.principal,
+                    contract=member.contract,
+                    contract_version=member.contract_version,
+                    about=str(member.identifier),
+                    operation=max(operations),
+                    rule="intent.held",
+                    message=f"rows of {member.identifier} that this commit touches are held: {held_text(holding)}",
+                    partitions=tuple(partitions),
+                    at_ms=self._ambient.now_ms(),
+                )
+            )
 
     # -- the rest -------------------------------------------------------------------------------------------------
 

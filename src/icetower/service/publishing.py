@@ -27,6 +27,7 @@ from icetower.commit.replays import Replays
 from icetower.contracts.model import Operation
 from icetower.contracts.upkeep import Branches
 from icetower.errors import CommitConflict, NotFound
+from icetower.iceberg.metadata import MAIN
 from icetower.ledger.verdicts import CheckVerdict, Verdicts
 from icetower.ledger.writers import Writers
 from icetower.protocol.marks import PUBLISHED_BRANCH, SOURCE_SNAPSHOT
@@ -192,9 +193,7 @@ class Publishing:
                 if waiting is None:
                     raise _moved(wanted)
             snapshot_id, staged = waiting.head, waiting
-        by = branches.checked_by or (attempt.principal.name,)
-        found = await self._verdicts.of(str(head.metadata["table-uuid"]), snapshot_id, by)
-        verdicts = {name: found.get(name) for name in branches.checks}
+        verdicts = await self.verdicts_on(head, snapshot_id, branches, attempt.principal.name)
         failed = [verdict for verdict in verdicts.values() if verdict is not None and not verdict.passed]
         if failed:
             raise CommitConflict(
@@ -264,6 +263,20 @@ class Publishing:
 
     # -- checks ---------------------------------------------------------------------------------------------------
 
+    async def verdicts_on(
+        self, head: HeadState, snapshot_id: int | None, branches: Branches, writer: str
+    ) -> Mapping[str, CheckVerdict | None]:
+        """The checks of a branch, each with its verdict on a snapshot (`to_check`), if there is one.
+
+        Args:
+            branches: of the contract of its writer.
+        """
+        if snapshot_id is None:
+            return dict.fromkeys(branches.checks)
+        by = branches.checked_by or (writer,)
+        found = await self._verdicts.of(str(head.metadata["table-uuid"]), snapshot_id, by)
+        return {name: found.get(name) for name in branches.checks}
+
     async def report(self, principal: Principal, table: Identifier, report: VerdictReport) -> CheckVerdict:
         """Keep what a check has found of a snapshot.
 
@@ -290,6 +303,18 @@ class Publishing:
 def _moves(branch: str) -> Updates:
     """What is logged of a publication whose snapshots the tower makes."""
     return Updates([{"action": "set-snapshot-ref", "ref-name": branch, "type": "branch"}])
+
+
+def to_check(head: HeadState, branch: str) -> int | None:
+    """The snapshot that `main` would be set to if a branch were published now; None: that is not made yet. Pure."""
+    try:
+        comparison = branches_of(head, Identifier(("",), ""), branch, MAIN)
+    except (CommitConflict, NotFound):
+        return None
+    if comparison.forward:
+        return comparison.head
+    waiting = _waiting_on(head, stage_of(branch), comparison)
+    return None if waiting is None else waiting.head
 
 
 def _waiting_on(head: HeadState, stage: str, comparison: Comparison) -> Comparison | None:
