@@ -238,8 +238,6 @@ class Recovery:
         return again
 
     def _step(self, refusal: IcetowerError, least_s: float) -> Steps[bool]:
-        if refusal.rule == "key.fenced":
-            return False  # somebody has made sure that it never lands: another key would go around that
         match refusal.next_step:
             case "refresh" | "retry" | "wait_until" if (
                 isinstance(refusal, TooManyRequests) and refusal.wait_until_ms is None
