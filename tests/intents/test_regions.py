@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from icetower.contracts.boxes import Box, intersection, overlap
 from icetower.contracts.document import load
 from icetower.errors import BadRequest, ValidationFailed
 from icetower.iceberg.partitions import spec_of
@@ -23,6 +27,7 @@ from icetower.intents.regions import (
     meet,
     read_regions,
 )
+from tests.intents.world import box
 
 DAY_MS = 24 * 3600 * 1000
 NOW = 17_168 * DAY_MS  # 2017-01-02
@@ -230,3 +235,20 @@ def test_what_a_contract_owns() -> None:
     assert not inside(regions({"part": 0}), some)
     assert not inside(regions({"part": 2, "day": "2017-01-03"}), some)
     assert _owned("  partitions: [{day(ts): {every: 2d, from: 0d, to: 1d}}]\n") == EVERYTHING
+
+
+BOXES = st.builds(
+    box,
+    st.one_of(st.none(), st.sets(st.integers(0, 5), min_size=1, max_size=3)),
+    st.one_of(st.none(), st.sets(st.integers(0, 3), min_size=1, max_size=2)),
+)
+
+
+@given(BOXES, BOXES, st.booleans(), st.booleans())
+def test_two_boxes_overlap_where_they_have_something_in_common(one: Box, other: Box, left: bool, right: bool) -> None:
+    nullable = [
+        {axis: replace(spans, null=null) for axis, spans in each.items()}
+        for each, null in ((one, left), (other, right))
+    ]
+    for mine, its in ((one, other), (nullable[0], nullable[1]), (nullable[0], other)):
+        assert overlap(mine, its) == (intersection(mine, its) is not None)

@@ -42,6 +42,12 @@ class Spans:
         pieces = ((max(start, first), min(end, last)) for start, end in self.pieces for first, last in other.pieces)
         return Spans(_joined(piece for piece in pieces if piece[0] < piece[1]), self.null and other.null)
 
+    def meets(self, other: Spans) -> bool:
+        """Whether the two have a value in common, or null."""
+        if self.null and other.null:
+            return True
+        return any(start < last and first < end for start, end in self.pieces for first, last in other.pieces)
+
     def __or__(self, other: Spans) -> Spans:
         return Spans(_joined((*self.pieces, *other.pieces)), self.null or other.null)
 
@@ -95,6 +101,11 @@ def intersection(one: Box, other: Box) -> Box | None:
     return both
 
 
+def overlap(one: Box, other: Box) -> bool:
+    """Whether something lies in both, without saying what."""
+    return all(axis not in one or one[axis].meets(spans) for axis, spans in other.items())
+
+
 def difference(some: Iterable[Box], others: Iterable[Box]) -> list[Box]:
     """What lies in some of the boxes and in none of the others; the pieces of one box lie apart. Raises `TooMany`."""
     left = list(some)
@@ -106,7 +117,7 @@ def difference(some: Iterable[Box], others: Iterable[Box]) -> list[Box]:
 
 
 def _without(box: Box, other: Box) -> list[Box]:
-    if intersection(box, other) is None:
+    if not overlap(box, other):
         return [box]
     pieces: list[Box] = []
     rest: dict[Any, Spans] = dict(box)

@@ -27,6 +27,7 @@ from icetower.contracts.boxes import (
     difference,
     intersection,
     merged,
+    overlap,
     span,
 )
 from icetower.contracts.model import Rule
@@ -235,7 +236,7 @@ def inside(boxes: Sequence[Box], others: Sequence[Box]) -> bool:
 
 def meet(boxes: Sequence[Box], others: Sequence[Box]) -> bool:
     """Whether a row may lie in both."""
-    return any(intersection(one, other) is not None for one in boxes for other in others)
+    return any(overlap(one, other) for one in boxes for other in others)
 
 
 # ── What files are about ─────────────────────────────────────────────────────────────────────────────────────────────
