@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.requests import ClientDisconnect, Request
 
-from icetower.errors import BodyTooLarge, RequestTooSlow
+from icetower.errors import BadRequest, BodyTooLarge, RequestTooSlow
 from icetower.gateway.bodies import FREE_BYTES, Bodies
 from icetower.gateway.connection_state import ConnectionState
 from icetower.gateway.http import read_body
@@ -76,7 +76,7 @@ def bodies() -> Bodies:
     return Bodies(10 * MIB, deadline_s=30)
 
 
-def run(story: Coroutine[Any, Any, None]) -> None:
+def run(story: Coroutine[Any, Any, object]) -> None:
     asyncio.run(asyncio.wait_for(story, 30))
 
 
@@ -207,3 +207,14 @@ def test_a8_a_body_whose_connection_goes_while_it_waits_for_room_leaves_no_trace
         assert (bodies.held_bytes, bodies._principals, bodies._with_waiting) == (0, {}, {})
 
     run(story())
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br", " Deflate", "identity, gzip"])
+def test_a_packed_body_is_refused_before_any_of_it_is_read(encoding: str) -> None:
+    async def receive() -> Any:
+        raise AssertionError("it was read")
+
+    scope = {"type": "http", "headers": [(b"content-encoding", encoding.encode())]}
+    with pytest.raises(BadRequest, match="Content-Encoding") as refused:
+        run(read_body(Request(scope, receive), MIB))
+    assert refused.value.rule == "body.encoding"

@@ -184,6 +184,17 @@ def test_where_there_is_no_way_it_stops_and_says_why(answers: list[Any], step: s
     assert world.clock.s <= 1_000 + world.patience.total_s
 
 
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [([{"id": "r1"}, *["open"] * 200], True), ([{"id": "r1"}, "open", "denied"], False), ([Forbidden("no")], False)],
+)
+def test_who_gives_up_names_the_request_that_nobody_has_answered(answers: list[Any], said: bool) -> None:
+    world = World(refusal("request_partition", partitions=("day=1",)), people=People(*answers))
+    with pytest.raises(ContractViolation) as stopped:
+        world.run()
+    assert ("request r1 for it has not been answered" in str(stopped.value)) == said
+
+
 def test_what_was_granted_and_is_refused_again_is_not_asked_for_again() -> None:
     again = refusal("request_partition", partitions=("day=1",))
     world = World(again, again, people=People({"id": "r1"}, "granted"))

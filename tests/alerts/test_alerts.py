@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Coroutine, Iterator
+from dataclasses import replace
 from email.headerregistry import Address
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +19,7 @@ from icetower.ambient import SystemAmbient
 from icetower.database import Database
 from icetower.errors import NotFound
 from icetower.escalations.escalations import Escalations
-from icetower.escalations.messages import mail
+from icetower.escalations.messages import mail, webhook_body
 from icetower.escalations.sending import Channels, Webhook
 from icetower.escalations.store import Store
 from icetower.escalations.tickets import Delivery, Ticket
@@ -122,6 +124,31 @@ def test_two_towers_tell_people_once_and_the_alert_ends_by_itself(world: World) 
     world.wrote(Outcome.CONFLICT, 5)
     world.look()
     assert len(world.due()) == 1
+
+
+def test_who_heard_that_it_fires_hears_that_it_has_ended(world: World) -> None:
+    world.wrote(Outcome.DIRECT, 10)
+    world.wrote(Outcome.CONFLICT, 5)
+    world.look()
+    ((opened, delivery),) = world.due()
+    arrived = replace(delivery, next_ms=None, delivered_ms=world.clock.ms)
+    run(world.store.settle(opened, arrived))
+    world.clock.ms += 15 * 60_000
+    world.look()
+    ((ended, again),) = world.due()
+    assert (ended.id, again.address, again.attempts) == (opened.id, "ops", 2)
+    events = [(body["event"], body["id"]) for body in (json.loads(webhook_body(each)) for each in (opened, ended))]
+    assert events == [("alert.opened", opened.id), ("alert.resolved", opened.id)]
+    body = json.loads(webhook_body(ended))
+    assert (body["closed_ms"], body["rule"]) == (world.clock.ms, "retry-rate")
+    to = Address("oncall", "oncall", "example.com")
+    first, second = (mail(each, to, to, world.clock.ms) for each in (opened, ended))
+    assert first["Message-ID"] != second["Message-ID"]
+    assert "ended: retry-rate" in second["Subject"]
+    assert "the value is back" in second.get_content()
+    run(world.store.settle(ended, replace(again, next_ms=None, delivered_ms=world.clock.ms)))
+    world.look()
+    assert world.due() == []
 
 
 def test_a_silenced_alert_is_told_when_the_silence_is_over(world: World) -> None:

@@ -88,7 +88,7 @@ unreadable: key.unreadable ask_owner
     whether a commit under {name} has landed is unknown: the group file file:///t/{id}.json, which says
     what snapshot {id} stands for, is missing or damaged. Restore it and restart the server, or let the
     snapshot expire; until then look for the rows, and if they are missing, write them under {instead}
-fenced: key.fenced new_key
+fenced: key.fenced none
     {name} was fenced: it had not landed then, and nothing lands under it any more. To write it after all, use a new
     key, or another number
 other content: snapshot.id fix_request

@@ -105,7 +105,7 @@ def test_what_is_fenced_never_lands(tower: TowerProcess, table: Table) -> None:
         table.append(ROWS, snapshot_properties=keyed(key))
     with pytest.raises(KeyMisused) as refused:
         tower.admin.append(name, [write(table)], key=key)
-    assert (refused.value.rule, refused.value.next_step) == ("key.fenced", "new_key")
+    assert (refused.value.rule, refused.value.next_step) == ("key.fenced", "none")
     assert ids(table) == []
     path = f"/v1/namespaces/{table.name()[0]}/tables/t/check"
     with tower.client() as http:

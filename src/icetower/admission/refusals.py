@@ -62,11 +62,6 @@ class NotOwned(ContractViolation):
         self.touches = touches
         self.layout = layout
 
-    def of_rows(self, rows: str) -> None:
-        """It is about some of the rows of a request alone: which."""
-        self._finding = f"{self._finding} (it is about {rows}; no row was written)"
-        self.message = self._finding + self._way_out
-
     def owned_by(self, owner: str) -> None:
         """Another contract owns them, or some of them. `owner`: its name, and its contact."""
         what = "it belongs" if len(self.partitions) == 1 else "some of them belong"
@@ -82,9 +77,16 @@ class OrdersTower(ContractViolation):
     """A property of a table by which the tower itself would act on the work of others."""
 
 
-def refusal(verdict: Violation | Undecided, principal: Principal, table: Identifier) -> ContractViolation:
-    """The error for a verdict on what a principal adds to, or removes from, a table."""
-    message = f"{principal.name} may not commit to {table}: {verdict.message}"
+def refusal(
+    verdict: Violation | Undecided, principal: Principal, table: Identifier, rows: str = ""
+) -> ContractViolation:
+    """The error for a verdict on what a principal adds to, or removes from, a table.
+
+    Args:
+        rows: which rows of a request it is about.
+    """
+    about = f" (it is about {rows}; no row was written)" if rows else ""
+    message = f"{principal.name} may not commit to {table}: {verdict.message}{about}"
     if isinstance(verdict, Violation) and verdict.rule == PARTITIONS:
         return NotOwned(
             message,

@@ -18,7 +18,7 @@ from typing import Any
 from icetower.admission.admitted import AdmittedAppend
 from icetower.admission.identity import Identity, check_key
 from icetower.admission.quotas import check_quota
-from icetower.admission.refusals import NotOwned, refusal
+from icetower.admission.refusals import refusal
 from icetower.contracts.check import Clear, Touch, Undecided, Violation, check, requires_intents
 from icetower.contracts.model import Contract, Operation
 from icetower.contracts.terms import Layout
@@ -144,13 +144,8 @@ def check_row_partitions(sent: SentRows) -> None:
                 within = finer.numbers or range(1, part.rows.count + 1)
                 bad += [(finer, number if part.numbers is None else part.numbers[number - 1]) for number in within]
     if bad:
-        error = refusal(_not_clear(judged([part for part, _ in bad])), sent.principal, sent.table)
-        rows = _numbers([number for _, number in bad])
-        if isinstance(error, NotOwned):
-            error.of_rows(rows)
-        else:
-            error.message = f"{error.message}. It is about {rows}; no row was written"
-        raise error
+        verdict = _not_clear(judged([part for part, _ in bad]))
+        raise refusal(verdict, sent.principal, sent.table, _numbers([number for _, number in bad]))
 
 
 def _not_clear(verdict: Clear | Violation | Undecided) -> Violation | Undecided:

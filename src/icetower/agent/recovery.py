@@ -221,15 +221,23 @@ class Recovery:
         self._retried = 0
         self._held_back = 0
         self._granted: set[tuple[str, ...]] = set()
+        self._open: str | None = None
 
     def after(self, refusal: IcetowerError, *, least_s: float = 0.0) -> Steps[bool]:
         """Take the refusal's next step; returns whether the work may be tried again.
 
+        A refusal after which it may not says which request for partitions was not answered, if one was not.
+
         Args:
             least_s: a retry waits for so many seconds at least, as the answer has said in `Retry-After`.
         """
-        if refusal.rule == "key.fenced":
-            return False  # somebody has made sure that it never lands: another key would go around that
+        again = yield from self._step(refusal, least_s)
+        if not again and self._open is not None:
+            refusal.message += f"; request {self._open} for it has not been answered yet"
+            refusal.args = (refusal.message,)
+        return again
+
+    def _step(self, refusal: IcetowerError, least_s: float) -> Steps[bool]:
         match refusal.next_step:
             case "refresh" | "retry" | "wait_until" if (
                 isinstance(refusal, TooManyRequests) and refusal.wait_until_ms is None
@@ -312,10 +320,13 @@ class Recovery:
     def _is_granted(self, id_: str) -> Steps[bool]:
         """Wait for the answer to a request; returns whether it is granted."""
         answers: list[str] = []
+        self._open = id_
 
         def answered() -> Steps[bool]:
             answers.append((yield from self._control.request(id_))["state"])
-            return answers[-1] != "open"
+            if answers[-1] != "open":
+                self._open = None
+            return self._open is None
 
         return (yield from self._await_decision(answered)) and answers[-1] == "granted"
 

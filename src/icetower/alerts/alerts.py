@@ -1,5 +1,7 @@
 """Looks at the figures every few seconds, keeps the alerts that stand, and has people told once of each that fires.
 
+Whoever was told that one fires is told that it has ended.
+
 Everything stands in the control database, so every tower on it comes to the same, and a ticket of an alert is opened
 once, whichever tower does. It is delivered as escalations are, again until it arrives.
 """
@@ -30,7 +32,7 @@ from icetower.alerts.rules import (
 from icetower.ambient import Ambient
 from icetower.errors import BadRequest, IcetowerError, NotFound
 from icetower.escalations.escalations import Escalations
-from icetower.escalations.store import close_now, open_now
+from icetower.escalations.store import close_now, open_now, tell_end_now
 from icetower.escalations.tickets import Closing, Decision, Kind, Ticket, subject_of
 from icetower.ledger.measures import Measures
 from icetower.ledger.metrics import DISK, Report
@@ -139,18 +141,20 @@ class Alerts:
         ]
 
     def _bring_up(self, connection: Connection, readings: Sequence[Reading], now_ms: int) -> bool:
-        """In one transaction: the alerts, and the tickets of those that have begun or ended. Whether one was opened."""
+        """In one transaction: the alerts, and the tickets of those that have begun or ended. Whether word goes out."""
         before, silences = _read(connection)
         after = advanced(self.rules, before, readings, now_ms)
-        opened = False
+        word = False
         for alert in self._untold(after, silences, now_ms):
             ticket = self._ticket(alert, now_ms)
-            opened |= open_now(connection, ticket)
+            word |= open_now(connection, ticket)
             after[alert.id] = replace(alert, told=ticket.id)
         for name, alert in before.items():
             left = after.get(name)
             if alert.told is not None and (left is None or left.state is State.RESOLVED):
                 close_now(connection, alert.told, Closing(now_ms, BY, Decision.RESOLVED, "the value is back"))
+                tell_end_now(connection, alert.told, now_ms)
+                word = True
                 if left is not None:
                     after[name] = replace(left, told=None)
         changed = [alert for name, alert in after.items() if before.get(name) != alert]
@@ -160,7 +164,7 @@ class Alerts:
         if changed:
             connection.execute(insert(alerts_table), [_row(alert) for alert in changed])
         connection.execute(delete(silences_table).where(silences_table.c.until_ms <= now_ms))
-        return opened
+        return word
 
     def _ticket(self, alert: Alert, now_ms: int) -> Ticket:
         rule = next(each for each in self.rules if each.name == alert.rule)

@@ -22,11 +22,12 @@ _UNFOLDED = policy.default.clone(max_line_length=998)  # what mail allows; short
 
 
 def webhook_body(ticket: Ticket) -> bytes:
-    """JSON. `text` is a line for chat rooms; `id` is the same whenever the same word is sent again."""
+    """JSON. `text` is a line for chat rooms; `event` and `id` are the same whenever the same word is sent again."""
+    ended = ticket.closing
     return json.dumps(
         {
-            "event": f"{ticket.kind.value}.opened",
-            "text": f"Icetower: {one_line(ticket.title)} ({ticket.id})",
+            "event": f"{ticket.kind.value}.{'opened' if ended is None else ended.decision.value}",
+            "text": f"Icetower: {'' if ended is None else 'ended: '}{one_line(ticket.title)} ({ticket.id})",
             "id": ticket.id,
             "kind": ticket.kind.value,
             "principal": ticket.principal,
@@ -34,6 +35,7 @@ def webhook_body(ticket: Ticket) -> bytes:
             "table": ticket.table,
             "contact": ticket.contact,
             "opened_ms": ticket.opened_ms,
+            **({} if ended is None else {"closed_ms": ended.at_ms}),
             **ticket.details,
         }
     ).encode()
@@ -55,16 +57,26 @@ def mail(ticket: Ticket, sender: Address, to: Address, at_ms: int) -> EmailMessa
     message = EmailMessage(_UNFOLDED)
     message["From"] = sender
     message["To"] = to
-    message["Subject"] = f"[icetower] {one_line(ticket.title)}"[:SUBJECT_CHARACTERS_MAX]
+    ended = ticket.closing is not None
+    message["Subject"] = f"[icetower] {'ended: ' if ended else ''}{one_line(ticket.title)}"[:SUBJECT_CHARACTERS_MAX]
     message["Date"] = format_datetime(datetime.fromtimestamp(at_ms / 1000, UTC))
     # The same for every attempt: whoever gets two can tell that they are one.
-    message["Message-ID"] = f"<{ticket.id}@{sender.domain}>"
+    message["Message-ID"] = f"<{ticket.id}{'.end' if ended else ''}@{sender.domain}>"
     message["Auto-Submitted"] = "auto-generated"
     message.set_content("\n".join(_lines(ticket)) + "\n")
     return message
 
 
 def _lines(ticket: Ticket) -> list[str]:
+    if ticket.kind is Kind.ALERT and ticket.closing is not None:
+        return [
+            f"It has ended: {ticket.closing.note}.",
+            "",
+            f"it was     {one_line(ticket.title)}",
+            f"since      {time_text(ticket.opened_ms)}",
+            f"until      {time_text(ticket.closing.at_ms)}",
+            f"alert      {ticket.details['alert']}",
+        ]
     if ticket.kind is Kind.ALERT:
         return [
             f"{one_line(ticket.title)}.",
@@ -75,7 +87,7 @@ def _lines(ticket: Ticket) -> list[str]:
             "",
             one_line(ticket.details["advice"]),
             "",
-            "It ends by itself when the value is back. To hear nothing of it for a while:",
+            "It ends by itself when the value is back, and another mail says so. To hear nothing of it for a while:",
             "",
             "  POST /icetower/v1/alerts/silence",
             f'  {{"id": "{ticket.details["alert"]}", "for_s": 7200, "reason": "why"}}',

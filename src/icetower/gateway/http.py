@@ -475,8 +475,14 @@ def _require_only_looks(principal: Principal, method: str) -> None:
 async def read_body(request: Request, max_bytes: int, room: Room | None = None) -> bytes:
     """The body, refused as soon as it is known to be too long, held until there is room for it.
 
-    Raises `BodyTooLarge`, `RequestTooSlow`.
+    Raises `BadRequest` of a packed one, `BodyTooLarge`, `RequestTooSlow`.
     """
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.strip().lower() not in ("", "identity"):
+        raise BadRequest(
+            f"the body is packed (Content-Encoding: {encoding[:40]!r}), and no packed body is taken; send it as it is",
+            rule="body.encoding",
+        )
     too_large = BodyTooLarge(f"the body is longer than {max_bytes} bytes (server.body_max_bytes); send less at once")
     declared = request.headers.get("content-length", "")
     known = int(declared) if declared.isdigit() else None

@@ -103,4 +103,5 @@ def refusal_of_fenced(name: str) -> KeyMisused:
         f"{name} was fenced: it had not landed then, and nothing lands under it any more. To write it after all, "
         "use a new key, or another number",
         rule="key.fenced",
+        next_step="none",  # somebody has made sure of it: no program goes around that by another key
     )
