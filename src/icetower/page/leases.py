@@ -18,11 +18,11 @@ TABLES_MAX = 20
 ROWS_MAX = 60
 """Leases of one table that are shown."""
 SLOTS_MAX, SLOT_BARS_MAX = 10, 60
-WIDTH, NAMES_WIDTH, MARGIN, ROW_HEIGHT, TOP = 960, 190, 12, 22, 6
+WIDTH, NAMES_WIDTH, MARGIN, ROW_HEIGHT, TOP = 960, 190, 34, 22, 6
 """Of the drawing, in its own units."""
 TICKS = 4
-BEFORE_MAX_MS, AFTER_MAX_MS = 60 * 60_000, 30 * 60_000
-"""So much before and after now is drawn at most."""
+BEFORE_MAX_MS, AFTER_MAX_MS = 60 * 60_000, 5 * 60_000
+"""So much before and after now is drawn at most; after it as much as before it, where that is more."""
 BEFORE_MIN_MS, AFTER_MIN_MS = 2 * 60_000, 60_000
 NAME_CHARACTERS_MAX = 26
 ROWS_CHARACTERS_MAX = 300
@@ -153,7 +153,8 @@ def _table(name: str, seen: Sequence[LeaseSeen], contracts: Sequence[Contract], 
     rows = tuple(_row(name, each, now_ms) for each in ordered[:ROWS_MAX])
     start_ms = max(now_ms - BEFORE_MAX_MS, min([now_ms - BEFORE_MIN_MS, *(row.since_ms for row in rows)]))
     ends = (row.until_ms for row in rows if row.intent.live)
-    end_ms = min(now_ms + AFTER_MAX_MS, max([now_ms + AFTER_MIN_MS, *ends]))
+    after_ms = max(AFTER_MAX_MS, now_ms - start_ms)
+    end_ms = min(now_ms + after_ms, max([now_ms + AFTER_MIN_MS, *ends]))
     scale = (WIDTH - NAMES_WIDTH - MARGIN) / (end_ms - start_ms)
 
     def across(ms: int) -> float:
