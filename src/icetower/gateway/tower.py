@@ -243,16 +243,7 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     escalations = Escalations(registry, ambient, settings.escalations.channels(os.environ), events)
     manifests = Manifests(storage, budget=budget)
     bypasses = Bypasses(manifests, ambient, events, lambda bypass: journal.put(report_of(bypass)))
-    heads = Heads(
-        upstream,
-        storage,
-        budget=budget,
-        metadata_max_bytes=server.metadata_max_bytes,
-        ledger=ledger,
-        ambient=ambient,
-        on_bypass=bypasses.noticed,
-        parsing=manifests.parsing,
-    )
+    heads = _heads(server, upstream, storage, budget, ledger, ambient, bypasses, manifests)
     journal = Journal(ledger, heads.group_keys, ambient)
     traces, lineage, heard = _followers(settings, ambient, events, journal)
     attempts = Attempts(ambient, events, journal.put, slow_s=server.slow_swap_s, heard=heard, traces=traces)
@@ -306,6 +297,28 @@ def _registry(control: Database, ambient: Ambient, server: Server) -> Registry:
     """The registry; what it reads for each request has the number of changes of intents beside its own."""
     lifetimes = Lifetimes(server.token_ttl_s, server.token_renewal_max_s)
     return Registry(control, ambient, lifetimes, beside=NUMBER_OF_CHANGES)
+
+
+def _heads(
+    server: Server,
+    upstream: Upstream,
+    storage: Storage,
+    budget: Budget,
+    ledger: Ledger,
+    ambient: Ambient,
+    bypasses: Bypasses,
+    manifests: Manifests,
+) -> Heads:
+    return Heads(
+        upstream,
+        storage,
+        budget=budget,
+        metadata_max_bytes=server.metadata_max_bytes,
+        ledger=ledger,
+        ambient=ambient,
+        on_bypass=bypasses.noticed,
+        parsing=manifests.parsing,
+    )
 
 
 def _intents(
