@@ -7,15 +7,13 @@ from types import TracebackType
 from typing import Any, Literal
 from urllib.parse import quote
 
-import httpx2
-
 from icetower import errors
 from icetower.agent import landings
 from icetower.agent.appends import Appended, Appender, DataFile
-from icetower.agent.causes import unreachable, without_password
 from icetower.agent.channel import Channel
 from icetower.agent.data_folders import DataFolders
 from icetower.agent.deliveries import Delivery, Slot
+from icetower.agent.exchanges import Exchanges
 from icetower.agent.failures import error_of
 from icetower.agent.landings import Landed
 from icetower.agent.publishing import Keep, PublishedBranch, body
@@ -41,14 +39,10 @@ class Tower:
     def __init__(self, uri: str, token: str | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
         self.uri = uri.rstrip("/")
         self._token = token
-        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._channel = Channel(self.uri, timeout_s=max(timeout_s, ANSWER_WITHIN_S))  # checks the address, too
-        try:
-            self._http = httpx2.Client(base_url=self.uri, headers=headers, timeout=timeout_s)
-        except (httpx2.InvalidURL, UnicodeError) as error:
-            raise errors.BadRequest(unreachable("tower", self.uri, error)) from error
+        self._http = Exchanges(self.uri, token, timeout_s=timeout_s)
         self._appender = Appender(self._channel, token)
-        self._folders = DataFolders(lambda route, params: self._request("GET", route, params=dict(params)))
+        self._folders = DataFolders(lambda route, params: self._http.ask("GET", route, params=dict(params)))
 
     def __enter__(self) -> Tower:
         return self
@@ -124,7 +118,7 @@ class Tower:
         """
         intent = {"operation": operation, "partitions": [*partitions], "files": files, "bytes": size_bytes}
         path = landings.route(table, "check")
-        return self._request("POST", path, json={"intent": intent} if commit is None else dict(commit))
+        return self._http.ask("POST", path, json={"intent": intent} if commit is None else dict(commit))
 
     def landed(
         self,
@@ -151,7 +145,7 @@ class Tower:
 
         def ask(name: str | None) -> Landed:
             params = landings.query(name, application, snapshot_id, ref, principal)
-            return Landed.of(self._request("GET", landings.route(table, "landed"), params=params))
+            return Landed.of(self._http.ask("GET", landings.route(table, "landed"), params=params))
 
         return landings.of_names(ask, key)
 
@@ -172,7 +166,7 @@ class Tower:
 
         def ask(name: str | None) -> Landed:
             body = landings.fence(name, application, ref, principal)
-            return Landed.of(self._request("POST", landings.route(table, "fence"), json=body, timeout=ANSWER_WITHIN_S))
+            return Landed.of(self._http.ask("POST", landings.route(table, "fence"), json=body, timeout=ANSWER_WITHIN_S))
 
         return landings.of_names(ask, key)
 
@@ -190,18 +184,18 @@ class Tower:
     ) -> PublishedBranch:
         """Publish a branch, once. Arguments as of `Agent.publish`."""
         wanted = body(branch, to, keep, key, isolation, read, blind)
-        answer = self._request("POST", landings.route(table, "publish"), json=wanted, timeout=ANSWER_WITHIN_S)
+        answer = self._http.ask("POST", landings.route(table, "publish"), json=wanted, timeout=ANSWER_WITHIN_S)
         return PublishedBranch.of(answer)
 
     def report_check(self, table: str, snapshot_id: int, check: str, *, passed: bool, details: str = "") -> None:
         """Report that a check has passed, or failed, for a snapshot that waits to be published."""
         said = {"snapshot-id": snapshot_id, "check": check, "passed": passed, "details": details}
-        self._request("POST", landings.route(table, "verdicts"), json=said)
+        self._http.ask("POST", landings.route(table, "verdicts"), json=said)
 
     def load(self, table: str) -> dict[str, Any]:
         """A table as the catalog's protocol has it: `metadata`, `metadata-location`, `config`."""
         identifier = Identifier.parse(table)
-        return self._request(
+        return self._http.ask(
             "GET", f"/v1/namespaces/{namespace_to_path(identifier.namespace)}/tables/{_quoted(identifier.name)}"
         )
 
@@ -219,7 +213,7 @@ class Tower:
             "updates": list(updates),
         }
         try:
-            self._request("POST", path, json=body, timeout=ANSWER_WITHIN_S)
+            self._http.ask("POST", path, json=body, timeout=ANSWER_WITHIN_S)
         except errors.Unavailable as error:
             if error.rule != "client.connection":
                 raise
@@ -382,10 +376,10 @@ class Tower:
 
     def ready(self) -> dict[str, Any]:
         """Whether the tower can take commits: `status`, and the state of each of `components`. For anybody."""
-        response = self._sent("GET", "/readyz")
+        response = self._http.sent("GET", "/readyz")
         if response.status_code not in (200, 503):
             raise error_of(response.status_code, response.content)
-        return self._parsed(response)
+        return self._http.parsed(response)
 
     def readiness(self) -> dict[str, Any]:
         """Whether everything that commits need works: `ready`, and the state and details of each of `components`."""
@@ -570,29 +564,7 @@ class Tower:
         return self._json("POST", f"/requests/{quote(id_, safe='')}/close", json={"decision": decision, "note": note})
 
     def _json(self, method: str, path: str, **options: Any) -> Any:
-        return self._request(method, "/icetower/v1" + path, **options)
-
-    def _request(self, method: str, path: str, **options: Any) -> Any:
-        response = self._sent(method, path, **options)
-        if not response.is_success:
-            raise error_of(response.status_code, response.content)
-        return self._parsed(response) if response.content else None
-
-    def _sent(self, method: str, path: str, **options: Any) -> httpx2.Response:
-        try:
-            return self._http.request(method, path, **options)
-        except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
-            raise errors.Unavailable(unreachable("tower", self.uri, error), rule="client.connection") from error
-
-    def _parsed(self, response: httpx2.Response) -> Any:
-        try:
-            return response.json()
-        except ValueError as error:
-            raise errors.UpstreamFailed(
-                f"{without_password(self.uri)} answers, but not with JSON, so it is not a tower; check the address",
-                rule="client.connection",
-                next_step="none",
-            ) from error
+        return self._http.ask(method, "/icetower/v1" + path, **options)
 
 
 def _quoted(name: str) -> str:
