@@ -113,6 +113,7 @@ REFUSED = [
     "MERGE INTO {t} t USING (SELECT 1 AS id) s ON t.id = s.id WHEN MATCHED THEN DELETE",
     (
         "MERGE INTO {t} t USING (SELECT 77L AS id) s ON t.id = s.id AND t.region = 'eu' "
+        "WHEN MATCHED THEN UPDATE SET value = 5 "
         "WHEN NOT MATCHED THEN INSERT (id, region, value) VALUES (s.id, 'eu', 0)"
     ),
     "CALL {system}.rewrite_data_files(table => '{short}', where => \"region = 'eu'\", options => {all})",
