@@ -30,11 +30,21 @@ from tests.intents.world import TABLE, Table, append, require_fair
 WITHIN_S = 60
 
 
+class Stopped(SystemAmbient):
+    """A clock that only the test moves."""
+
+    def __init__(self) -> None:
+        self.ms = super().now_ms()
+
+    def now_ms(self) -> int:
+        return self.ms
+
+
 class Towers:
     """Some towers on one control database, and a table that all of them see."""
 
-    def __init__(self, path: Path, count: int = 2, **table: Any) -> None:
-        self.ambient = SystemAmbient()
+    def __init__(self, path: Path, count: int = 2, ambient: SystemAmbient | None = None, **table: Any) -> None:
+        self.ambient = ambient or SystemAmbient()
         self.table = Table(**table)
         self.databases = [Database(sqlite_url(path / "control.db"), own=True) for _ in range(count)]
         heads: Any = SimpleNamespace(load=self._load)
@@ -127,18 +137,27 @@ def test_a_herd_passes_through_one_partition_one_by_one(tmp_path: Path) -> None:
 
 
 def test_a_waiter_that_is_asked_for_lives(tmp_path: Path) -> None:
+    clock = Stopped()
+
     async def story(towers: Towers) -> None:
         await towers.declare(0, ANN, 1)
         second = await towers.declare(0, BOB, 1, queue=True, ttl_ms=200)
-        found = await towers.towers[0].wait(BOB, second.intent.id, 0.5, known=State.QUEUED)
-        assert found.intent.state is State.QUEUED
+        waiting = asyncio.create_task(towers.towers[0].wait(BOB, second.intent.id, WITHIN_S, known=State.QUEUED))
+        found = second
+        for _ in range(4):
+            clock.ms += 150
+            while found.intent.renewed_ms != clock.ms:
+                await clock.sleep(0.005)
+                found = await towers.towers[0].find(BOB, second.intent.id)
+                assert found.intent.state is State.QUEUED
+        waiting.cancel()
         refusal = await towers.towers[0].withdraw(BOB, found)
         assert isinstance(refusal, Conflict)
         assert refusal.rule == "intent.held"
         assert (await towers.towers[0].find(BOB, second.intent.id)).intent.state is State.ENDED
         assert isinstance(await towers.towers[0].withdraw(BOB, found), Forbidden)  # nobody stands in the way any more
 
-    at_towers(tmp_path, story)
+    at_towers(tmp_path, story, ambient=clock)
 
 
 def test_who_is_granted_at_the_last_moment_keeps_it(tmp_path: Path) -> None:

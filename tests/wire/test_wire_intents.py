@@ -351,7 +351,7 @@ def test_waiting_takes_no_place_among_a_principals_requests(shop: Shop, namespac
 def test_an_agent_in_an_event_loop(shop: Shop) -> None:
     async def scenario() -> Lease:
         agent = AsyncAgent(shop.tower.uri, shop.secrets["ann"])
-        async with agent, agent.intent(shop.name, **held("eu"), ttl_s=2) as lease:
+        async with agent, agent.intent(shop.name, **held("eu"), ttl_s=9) as lease:
             before, renewed = lease.expires_ms, asyncio.Event()
 
             def look() -> None:  # it renews itself

@@ -241,11 +241,13 @@ class Book:
 
     def near(self, uuid: str, boxes: Sequence[Box]) -> list[Intent]:
         """The live intents on a table that have a row in common with some boxes, in order."""
-        sides = (self._alone, self._sharing)
-        found = {id_ for side in sides if uuid in side for id_ in side[uuid].near(boxes)}
-        intents = (self._live[id_] for id_ in found)
-        met = (each for each in intents if any(meet(claim.boxes, boxes) for claim in each.claims_on(uuid)))
-        return sorted(met, key=lambda intent: intent.number)
+        found: set[str] = set()
+        for side in (self._alone, self._sharing):
+            if uuid in side:
+                found |= side[uuid].near(boxes)
+        claims = ((claim, self._live[id_]) for id_ in found for claim in self._live[id_].claims)
+        met = {intent.id: intent for claim, intent in claims if claim.uuid == uuid and meet(claim.boxes, boxes)}
+        return sorted(met.values(), key=lambda intent: intent.number)
 
     def warnings(self, id_: str) -> Sequence[str]:
         """What the holder of an intent was warned of, as JSON, oldest first."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from icetower.contracts.boxes import Box, Cut, Spans
 
@@ -32,9 +33,12 @@ class Stretches:
         self._chunks: list[list[_Entry]] = []
         self._firsts: list[_Entry] = []
         self._ends: list[Cut] = []
+        # The farthest end of each chunk and all before it, made when it is asked for.
+        self._reach: list[Cut] | None = None
 
     def add(self, stretch: Stretch, name: str) -> None:
         entry = (*stretch, name)
+        self._reach = None
         if not self._chunks:
             self._chunks, self._firsts, self._ends = [[entry]], [entry], [entry[1]]
             return
@@ -50,6 +54,7 @@ class Stretches:
 
     def remove(self, stretch: Stretch, name: str) -> None:
         entry = (*stretch, name)
+        self._reach = None
         at = bisect_right(self._firsts, entry) - 1
         chunk = self._chunks[at]
         place = bisect_left(chunk, entry)
@@ -62,19 +67,17 @@ class Stretches:
         if self._ends[at] == entry[1]:
             self._ends[at] = max(each[1] for each in chunk)
 
-    def overlapping(self, stretch: Stretch) -> Iterator[str]:
+    def overlapping(self, stretch: Stretch) -> list[str]:
         """The names of what has something in common with a stretch."""
         start, end = stretch
-        for at, first in enumerate(self._firsts):
-            if first[0] >= end:
-                return
-            if self._ends[at] <= start:
-                continue
-            for each in self._chunks[at]:
-                if each[0] >= end:
-                    return
-                if each[1] > start:
-                    yield each[2]
+        if self._reach is None:
+            self._reach = list(accumulate(self._ends, max))
+        found: list[str] = []
+        for at in range(bisect_right(self._reach, start), bisect_left(self._firsts, (end,))):
+            if self._ends[at] > start:
+                chunk = self._chunks[at]
+                found += [each[2] for each in chunk[: bisect_left(chunk, (end,))] if each[1] > start]
+        return found
 
     def __iter__(self) -> Iterator[str]:
         return (entry[2] for chunk in self._chunks for entry in chunk)
@@ -140,7 +143,7 @@ class Occupied:
         along = self._along.get(axis)
         if along is None:
             return 0
-        return sum(1 for stretch in _stretches(spans) for _ in along.overlapping(stretch))
+        return sum(len(along.overlapping(stretch)) for stretch in _stretches(spans))
 
 
 def _stretches(spans: Spans) -> list[Stretch]:

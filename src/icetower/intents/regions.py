@@ -236,7 +236,11 @@ def inside(boxes: Sequence[Box], others: Sequence[Box]) -> bool:
 
 def meet(boxes: Sequence[Box], others: Sequence[Box]) -> bool:
     """Whether a row may lie in both."""
-    return any(overlap(one, other) for one in boxes for other in others)
+    for one in boxes:
+        for other in others:
+            if overlap(one, other):
+                return True
+    return False
 
 
 # ── What files are about ─────────────────────────────────────────────────────────────────────────────────────────────
