@@ -37,8 +37,9 @@ from icetower.contracts.boxes import Box, Spans, before, span
 from icetower.database import Database, sqlite_url
 from icetower.iceberg.change import Touched
 from icetower.iceberg.records import DataFile
-from icetower.intents.book import Book, Claim, End, Wanted
+from icetower.intents.book import Book
 from icetower.intents.fencing import Fencing
+from icetower.intents.model import Claim, End, Wanted
 from icetower.intents.store import Store
 from icetower.ledger.attempts import percentile
 from icetower.protocol.names import Identifier

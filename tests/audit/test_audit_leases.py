@@ -15,7 +15,8 @@ from icetower.audit.items import Item
 from icetower.audit.leases import HELD_MAX, Leases
 from icetower.audit.live_files import Delta
 from icetower.iceberg.records import ADDED, DATA, DELETED, POSITION_DELETES
-from icetower.intents.book import Book, End, State
+from icetower.intents.book import Book
+from icetower.intents.model import End, State
 from icetower.protocol.marks import INTENT, INTENT_FENCE, INTENTS, PRINCIPAL
 from tests.intents.world import DAYS, box, claim, wanted
 

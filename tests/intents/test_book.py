@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from icetower.errors import Conflict, Forbidden, IcetowerError, KeyMisused, NotFound, TooManyRequests
-from icetower.intents.book import HELD_MAX_MS, OF_PRINCIPAL_MAX, SKEW_MS_MAX, WARNINGS_MAX, Book, Claim, End, State
+from icetower.intents.book import (
+    HELD_MAX_MS,
+    OF_PRINCIPAL_MAX,
+    PIECES_MAX,
+    SKEW_MS_MAX,
+    WAITING_MAX,
+    WARNINGS_MAX,
+    Book,
+)
+from icetower.intents.model import Claim, End, State
 from tests.intents.world import BUCKETS, DAYS, box, claim, conflict, held_in, require_fair, wanted
 
 NOW = 1_000_000
@@ -324,3 +333,25 @@ def test_many_wait_in_one_line_and_each_comes_once() -> None:
         require_fair(book.live())
     assert len(order) == 60
     assert len(set(order)) == 60
+
+
+def test_a_principal_has_so_many_intents_that_wait_and_so_many_values_at_most() -> None:
+    book = Book()
+    book.declare(wanted("first", claim(box([0]))), NOW)
+    for at in range(WAITING_MAX):
+        assert book.declare(wanted(f"b{at}", claim(box([0])), principal="bob"), NOW).state is State.QUEUED
+    for name, days in (("wide", range(0, 4 * PIECES_MAX, 2)), ("more", range(0, 20, 2))):
+        given = wanted(name, claim(box(days)), principal="bob")
+        with pytest.raises(TooManyRequests) as refused:
+            book.declare(given, NOW)
+        assert refused.value.rule == "intent.limit"
+    book.end("b7", End.RELEASED, NOW, "bob")
+    book.declare(wanted("next", claim(box([0])), principal="bob"), NOW)
+    for at in range(WAITING_MAX):
+        book.end(f"b{at}", End.RELEASED, NOW, "bob")
+    book.end("first", End.RELEASED, NOW, "ann")
+    assert [each.id for each in book.live()] == ["next"]
+    many = PIECES_MAX // 2
+    book.declare(wanted("half", claim(box(range(1, 2 * many, 2))), principal="cy"), NOW)
+    with pytest.raises(TooManyRequests, match="name ranges"):
+        book.declare(wanted("rest", claim(box(range(1, 2 * many + 20, 2))), principal="cy", queue=True), NOW)

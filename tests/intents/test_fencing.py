@@ -15,8 +15,9 @@ from icetower.errors import CommitConflict, Forbidden, IcetowerError
 from icetower.iceberg.change import Change, ListDiff, Touched
 from icetower.iceberg.records import DataFile
 from icetower.iceberg.validation import Level
-from icetower.intents.book import Book, End, State
+from icetower.intents.book import Book
 from icetower.intents.fencing import check_intended, is_blind, judged, named_in, scope_of_intent, touched
+from icetower.intents.model import End, State
 from icetower.intents.regions import EVERYTHING
 from icetower.protocol.marks import INTENT, INTENT_FENCE
 from icetower.protocol.snapshots import Snapshot

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icetower.contracts.boxes import Box, intersection, overlap
+from icetower.contracts.boxes import Box, Spans, before, intersection, overlap, spans_of
 from icetower.contracts.document import load
 from icetower.errors import BadRequest, ValidationFailed
 from icetower.iceberg.partitions import spec_of
@@ -252,3 +253,46 @@ def test_two_boxes_overlap_where_they_have_something_in_common(one: Box, other: 
     ]
     for mine, its in ((one, other), (nullable[0], nullable[1]), (nullable[0], other)):
         assert overlap(mine, its) == (intersection(mine, its) is not None)
+
+
+def test_a_filter_with_more_values_than_are_held_one_by_one_holds_all_between() -> None:
+    few = boxes_of_filter({"type": "in", "term": "id", "values": list(range(0, 2_000, 2))}, SCHEMA)
+    many = boxes_of_filter({"type": "in", "term": "id", "values": list(range(0, 30_000, 2))}, SCHEMA)
+    assert [len(spans.pieces) for box in few for spans in box.values()] == [1_000]
+    assert [[(start[1], end[1]) for start, end in spans.pieces] for box in many for spans in box.values()] == [
+        [(0, 29_999)]
+    ]
+
+
+def test_an_and_of_many_alternatives_holds_one_side_of_it() -> None:
+    def one_of(term: str, values: Sequence[Any]) -> Any:
+        found: Any = {"type": "eq", "term": term, "value": values[0]}
+        for value in values[1:]:
+            found = {"type": "or", "left": found, "right": {"type": "eq", "term": term, "value": value}}
+        return found
+
+    ids, skus = one_of("id", range(0, 300, 2)), one_of("sku", [f"s{at}" for at in range(50)])
+    (box,) = boxes_of_filter({"type": "and", "left": ids, "right": skus}, SCHEMA)
+    assert [axis[0] for axis in box] == [2]
+
+
+SETS = st.builds(
+    lambda values, null: (values, spans_of([(before(each), before(each + 1)) for each in values], null=null)),
+    st.frozensets(st.integers(0, 12)),
+    st.booleans(),
+)
+
+
+@given(SETS, SETS)
+def test_sets_of_values_are_those_of_their_values(
+    one: tuple[frozenset[int], Spans], other: tuple[frozenset[int], Spans]
+) -> None:
+    def of(values: frozenset[int], null: bool) -> Spans:
+        return spans_of([(before(each), before(each + 1)) for each in values], null=null)
+
+    (mine, a), (theirs, b) = one, other
+    assert a & b == of(mine & theirs, a.null and b.null)
+    assert a | b == of(mine | theirs, a.null or b.null)
+    assert a - b == of(mine - theirs, a.null and not b.null)
+    assert a.meets(b) == bool(a & b)
+    assert a.holds(b) == (theirs <= mine and (a.null or not b.null))

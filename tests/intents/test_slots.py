@@ -22,8 +22,9 @@ from icetower.database import Database, sqlite_url
 from icetower.errors import Conflict, Forbidden, IcetowerError, KeyMisused
 from icetower.iceberg.change import Touched
 from icetower.iceberg.records import DataFile
-from icetower.intents.book import SKEW_MS_MAX, Book, Claim, End, Intent, State, Wanted
+from icetower.intents.book import SKEW_MS_MAX, Book
 from icetower.intents.fencing import check_intended, judged, scope_of_intent
+from icetower.intents.model import Claim, End, Intent, State, Wanted
 from icetower.intents.regions import EVERYTHING
 from icetower.intents.slots import Later, Taker, had_ms, take, waiting
 from icetower.intents.store import Store

@@ -22,8 +22,9 @@ from icetower.admission.admitted import AdmittedAppend, UnderIntent
 from icetower.database import Database, sqlite_url
 from icetower.errors import Conflict, Forbidden, IcetowerError, Unavailable
 from icetower.intents import store as stores
-from icetower.intents.book import ENDED_MAX, Book, Claim, End, Intent, State
+from icetower.intents.book import ENDED_MAX, Book
 from icetower.intents.fencing import judged
+from icetower.intents.model import Claim, End, Intent, State
 from icetower.intents.store import Ask, Store
 from tests.intents.test_book import CLAIMS
 from tests.intents.world import DAYS, Cells, Clock, Table, append, box, cells, claim, conflict, require_fair, wanted

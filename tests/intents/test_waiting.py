@@ -18,8 +18,8 @@ from icetower.contracts.document import load
 from icetower.contracts.model import Operation
 from icetower.database import Database, sqlite_url
 from icetower.errors import BadRequest, Conflict, ContractViolation, Forbidden, TooManyRequests
-from icetower.intents.book import State
 from icetower.intents.fencing import Fencing
+from icetower.intents.model import State
 from icetower.intents.regions import read_regions
 from icetower.intents.store import Store
 from icetower.registry.principals import Principal, administrator

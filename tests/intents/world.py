@@ -13,7 +13,8 @@ from icetower.ambient import SystemAmbient
 from icetower.contracts.boxes import Box, Spans, before, span
 from icetower.iceberg.change import Touched
 from icetower.iceberg.records import DataFile
-from icetower.intents.book import Book, Claim, Intent, State, Wanted
+from icetower.intents.book import Book
+from icetower.intents.model import Claim, Intent, State, Wanted
 from icetower.protocol.marks import INTENTS, INTENTS_FENCE
 from icetower.protocol.names import Identifier
 

@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from icetower.gateway.exposition import PAIRS_MAX, Figures, Local, expose
 from icetower.gateway.intents import families
-from icetower.intents.book import State
+from icetower.intents.model import State
 from icetower.ledger.attempts import Attempt, Outcome
 from icetower.ledger.metrics import ORPHANS, WAL_LAG, Report
 from icetower.ledger.tallies import Counted, Tally

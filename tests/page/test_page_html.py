@@ -16,7 +16,7 @@ from icetower import rules
 from icetower.gateway.event_streams import message
 from icetower.gateway.page_branches import OpenBranch, OpenBranches
 from icetower.gateway.page_http import SECURITY
-from icetower.intents.book import Claim, Intent, State
+from icetower.intents.model import Claim, Intent, State
 from icetower.ledger.activity import Activity, Group
 from icetower.ledger.attempts import Attempt, Outcome
 from icetower.ledger.verdicts import CheckVerdict

@@ -15,7 +15,7 @@ from icetower.gateway.page import own_address
 from icetower.gateway.page_explain import named_snapshots
 from icetower.gateway.page_owners import Owners, place_of
 from icetower.iceberg.partitions import PartitionSpec, resolve_fields
-from icetower.intents.book import Claim, End, Intent, State
+from icetower.intents.model import Claim, End, Intent, State
 from icetower.ledger.activity import Group
 from icetower.ledger.attempts import Attempt, Outcome
 from icetower.page.choosing import QUESTIONS

@@ -14,7 +14,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from icetower.contracts.boxes import HIGHEST, LOWEST, Box, Cut, Spans, after, before, difference, intersection, span
+from icetower.contracts.boxes import (
+    HIGHEST,
+    LOWEST,
+    Box,
+    Cut,
+    Spans,
+    after,
+    before,
+    difference,
+    intersection,
+    span,
+    spans_of,
+)
 from icetower.contracts.model import Rule
 from icetower.contracts.owning import Prefix, source_of, width_of
 from icetower.contracts.regions import NOW, Extent, Range, Region, is_clock
@@ -364,10 +376,8 @@ def _point(raw: Any) -> Spans:
 
 
 def _union(spans: Iterable[Spans], *, null: bool) -> Spans:
-    union = Spans((), null)
-    for each in spans:
-        union = union | each
-    return union
+    some = list(spans)
+    return spans_of((piece for each in some for piece in each.pieces), null=null or any(each.null for each in some))
 
 
 def _in_order(compiled: Compiled) -> Spans:
@@ -471,4 +481,4 @@ def _slots(turn: Turn, period_ms: int, *, clock: bool) -> Spans:
     pieces = [(start, min(start + length_ms, period_ms)) for start in starts]
     if starts[-1] + length_ms > period_ms:
         pieces.append((0, starts[-1] + length_ms - period_ms))
-    return Spans(tuple((before(start), before(end)) for start, end in sorted(pieces)))
+    return spans_of((before(start), before(end)) for start, end in pieces)

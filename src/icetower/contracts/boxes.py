@@ -6,7 +6,7 @@ of a contract adds, and what nobody owns are all one thing: an intersection or a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,8 +39,7 @@ class Spans:
         return bool(self.pieces) or self.null
 
     def __and__(self, other: Spans) -> Spans:
-        pieces = ((max(start, first), min(end, last)) for start, end in self.pieces for first, last in other.pieces)
-        return Spans(_joined(piece for piece in pieces if piece[0] < piece[1]), self.null and other.null)
+        return Spans(tuple(_common(self.pieces, other.pieces)), self.null and other.null)
 
     def meets(self, other: Spans) -> bool:
         """Whether the two have a value in common, or null."""
@@ -49,23 +48,50 @@ class Spans:
         if len(self.pieces) == len(other.pieces) == 1:  # nearly always, and asked at each commit beside held rows
             ((start, end),), ((first, last),) = self.pieces, other.pieces
             return start < last and first < end
-        return any(start < last and first < end for start, end in self.pieces for first, last in other.pieces)
+        return next(_common(self.pieces, other.pieces), None) is not None
+
+    def holds(self, other: Spans) -> bool:
+        """Whether all of the other lies in this one."""
+        if other.null and not self.null:
+            return False
+        places = iter(self.pieces)
+        place = next(places, None)
+        for start, end in other.pieces:
+            while place is not None and place[1] <= start:
+                place = next(places, None)
+            if place is None or start < place[0] or place[1] < end:
+                return False
+        return True
 
     def __or__(self, other: Spans) -> Spans:
-        return Spans(_joined((*self.pieces, *other.pieces)), self.null or other.null)
+        return spans_of((*self.pieces, *other.pieces), null=self.null or other.null)
 
     def __sub__(self, other: Spans) -> Spans:
         return replace(self & Spans(_outside(other.pieces)), null=self.null and not other.null)
 
 
-def _joined(pieces: Iterable[tuple[Cut, Cut]]) -> tuple[tuple[Cut, Cut], ...]:
+def spans_of(pieces: Iterable[tuple[Cut, Cut]], *, null: bool = False) -> Spans:
+    """Pieces in any order, which may overlap, as one set."""
     joined: list[tuple[Cut, Cut]] = []
     for start, end in sorted(pieces):
         if joined and start <= joined[-1][1]:
             joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
         else:
             joined.append((start, end))
-    return tuple(joined)
+    return Spans(tuple(joined), null)
+
+
+def _common(some: Sequence[tuple[Cut, Cut]], others: Sequence[tuple[Cut, Cut]]) -> Iterator[tuple[Cut, Cut]]:
+    """The pieces of what lies in both, in order."""
+    at = its = 0
+    while at < len(some) and its < len(others):
+        (start, end), (first, last) = some[at], others[its]
+        if start < last and first < end:
+            yield max(start, first), min(end, last)
+        if end < last:
+            at += 1
+        else:
+            its += 1
 
 
 def _outside(pieces: Sequence[tuple[Cut, Cut]]) -> tuple[tuple[Cut, Cut], ...]:
@@ -161,9 +187,9 @@ def _together(one: Box, other: Box) -> Box | None:
     if len(unlike) <= 1:
         union = {axis: one.get(axis, EVERYTHING) | other.get(axis, EVERYTHING) for axis in axes}
         return {axis: spans for axis, spans in union.items() if spans != EVERYTHING}
-    if all(other.get(axis, EVERYTHING) - one.get(axis, EVERYTHING) == NOTHING for axis in axes):
+    if all(one.get(axis, EVERYTHING).holds(other.get(axis, EVERYTHING)) for axis in unlike):
         return one
-    if all(one.get(axis, EVERYTHING) - other.get(axis, EVERYTHING) == NOTHING for axis in axes):
+    if all(other.get(axis, EVERYTHING).holds(one.get(axis, EVERYTHING)) for axis in unlike):
         return other
     return None
 

@@ -26,7 +26,7 @@ from icetower.gateway.event_streams import CONTENT_TYPE, StreamPlaces, message, 
 from icetower.gateway.http import Front, authenticate, error_response
 from icetower.gateway.intents import seen_json
 from icetower.gateway.paths import NamedRoute, path_of
-from icetower.intents.book import State
+from icetower.intents.model import State
 from icetower.registry.principals import Principal
 from icetower.service.intents import Intents, Seen
 

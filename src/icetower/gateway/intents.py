@@ -22,7 +22,7 @@ from icetower.contracts.model import Operation
 from icetower.errors import BadRequest
 from icetower.gateway.connection_state import connection_state_of
 from icetower.gateway.http import Call, Front, json_response, route
-from icetower.intents.book import Claim, Intent, State
+from icetower.intents.model import Claim, Intent, State
 from icetower.intents.regions import read_regions
 from icetower.protocol.intents import WAIT_S_MAX, TableWanted, parse_intent, parse_renewal
 from icetower.protocol.names import Identifier

@@ -16,7 +16,7 @@ from icetower.gateway.intents import released
 from icetower.gateway.page_http import Pages, Visit, redirect
 from icetower.gateway.page_live import Streams
 from icetower.gateway.page_reading import Reading
-from icetower.intents.book import Intent
+from icetower.intents.model import Intent
 from icetower.page.choosing import QUESTIONS
 from icetower.page.leases import Leases, LeaseSeen, how_text, leases_of, rows_text
 from icetower.page.rendering import url

@@ -17,17 +17,20 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
 from icetower.contracts.boxes import Box
-from icetower.contracts.deliveries import Slot, moment_text
+from icetower.contracts.deliveries import moment_text
 from icetower.errors import Conflict, Forbidden, KeyMisused, NotFound, TooManyRequests
+from icetower.intents.model import Claim, End, Intent, News, State, Wanted
 from icetower.intents.occupied import Occupied
 from icetower.intents.regions import meet
 
-APPENDS = frozenset({"append"})
 OF_PRINCIPAL_MAX = 1_000
 """Intents that one principal has at once, those that wait included."""
+WAITING_MAX = 100
+"""Those of one principal that wait. Each is kept with all that it waits for."""
+PIECES_MAX = 5_000
+"""Stretches of values of which all intents of one principal are made. Every commit near them is compared with them."""
 HELD_MAX_MS = 6 * 3600 * 1000
 """How long an intent may be renewed, from its grant on."""
 SKEW_MS_MAX = 5_000
@@ -38,148 +41,6 @@ WARNINGS_MAX = 100
 """Of one intent; whoever has not looked by then has had its work overtaken often enough."""
 ENDED_MAX = 2_000
 """Ended intents that are remembered, to say how each has ended."""
-
-
-class State(StrEnum):
-    """What an intent is."""
-
-    QUEUED = "queued"
-    HELD = "held"
-    ENDED = "ended"
-
-
-class End(StrEnum):
-    """How an intent has ended.
-
-    released    by its holder
-    expired     it was not renewed in time
-    broken      by a person
-    overtaken   its table knows of a later fence than the control database has given: that was lost, or restored
-    """
-
-    RELEASED = "released"
-    EXPIRED = "expired"
-    BROKEN = "broken"
-    OVERTAKEN = "overtaken"
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Rows of one table, and what is to be done to them.
-
-    Attributes:
-        table: its name when the intent was declared.
-        said: the regions or the filter as they were declared, as JSON.
-        exclusive: nothing of others comes into the rows, appends that are known to be blind included.
-        base: the snapshot at which ``main`` stood when it was declared.
-        slot: the slot that the rows are of, where it was handed out; held until the end of its grace at most.
-    """
-
-    table: str
-    uuid: str
-    boxes: tuple[Box, ...]
-    operations: frozenset[str]
-    said: str = "all"
-    exclusive: bool = False
-    base: int | None = None
-    slot: Slot | None = None
-
-    @property
-    def shares(self) -> bool:
-        """Whether others may append beside it."""
-        return self.operations == APPENDS and not self.exclusive
-
-    def conflicts(self, other: Claim) -> bool:
-        """Whether only one of the two may be held."""
-        apart = self.uuid != other.uuid or (self.shares and other.shares)
-        return not apart and meet(self.boxes, other.boxes)
-
-
-@dataclass(frozen=True, slots=True)
-class Intent:
-    """A lease on rows of some tables, or a wish for one.
-
-    Attributes:
-        number: its place in the queue of all.
-        fence: given with the grant.
-        granted_ms, renewed_ms: milliseconds since 1970.
-        ended_by: who has released or broken it.
-        changed: the change of the book that it was changed by last.
-    """
-
-    id: str
-    number: int
-    principal: str
-    contract: str
-    claims: tuple[Claim, ...]
-    ttl_ms: int
-    state: State
-    declared_ms: int
-    renewed_ms: int
-    fence: int | None = None
-    granted_ms: int | None = None
-    ended: End | None = None
-    ended_ms: int | None = None
-    ended_by: str = ""
-    changed: int = 0
-
-    @property
-    def slot(self) -> Slot | None:
-        """The slot that was handed out by it."""
-        return self.claims[0].slot
-
-    @property
-    def expires_ms(self) -> int:
-        lived_ms, slot = self.renewed_ms + self.ttl_ms, self.slot
-        return lived_ms if slot is None else min(lived_ms, slot.until_ms)
-
-    @property
-    def live(self) -> bool:
-        return self.state is not State.ENDED
-
-    def holds(self, now_ms: int) -> bool:
-        """Whether it is held, and its time has not passed."""
-        return self.state is State.HELD and now_ms < self.expires_ms
-
-    def claims_on(self, uuid: str) -> list[Claim]:
-        return [claim for claim in self.claims if claim.uuid == uuid]
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What somebody wants to hold.
-
-    Attributes:
-        id: chosen by the caller: the same intent, declared again, is the one that is there.
-        queue: wait where another holds the rows; else be refused.
-    """
-
-    id: str
-    principal: str
-    contract: str
-    claims: tuple[Claim, ...]
-    ttl_ms: int
-    queue: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class News:
-    """What the database has that a book does not know.
-
-    Attributes:
-        whole: this is all there is, and not only what has changed.
-        number, fence, order: the counters as they stand.
-        granted: by table, the highest fence, where that has changed.
-        warnings: intent and warning.
-    """
-
-    whole: bool
-    number: int
-    fence: int
-    order: int
-    intents: Sequence[Intent] = ()
-    granted: Mapping[str, int] = field(default_factory=dict[str, int])
-    warnings: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(slots=True)
@@ -211,7 +72,9 @@ class Book:
         self._alone: dict[str, Occupied] = {}
         self._blockers: dict[str, set[str]] = {}
         self._blocks: dict[str, set[str]] = {}
-        self._of: dict[str, int] = {}
+        self._of: dict[str, dict[str, int]] = {}
+        """Principal → each of its live intents, with its pieces."""
+        self._waiting: dict[str, set[str]] = {}
         self._warnings: dict[str, list[str]] = {}
         self._due: list[tuple[int, str]] = []
         self._latest_ms = 0
@@ -275,12 +138,7 @@ class Book:
                     f"the id {wanted.id} is another intent's; declare this one under a new id", rule="intent.id"
                 )
             return known
-        if self._of.get(wanted.principal, 0) >= OF_PRINCIPAL_MAX:
-            raise TooManyRequests(
-                f"{wanted.principal} has {OF_PRINCIPAL_MAX} intents, and may have no more: release some",
-                rule="intent.limit",
-                next_step="fix_request",
-            )
+        self._require_room(wanted)
         intent = Intent(
             wanted.id,
             self.order + 1,
@@ -295,6 +153,8 @@ class Book:
         in_the_way = [self._live[id_] for id_ in self._conflicting(intent)]
         if in_the_way and not wanted.queue:
             raise refused_for(in_the_way, wanted.claims)
+        if in_the_way and len(self._waiting.get(wanted.principal, ())) >= WAITING_MAX:
+            raise _too_many(f"{wanted.principal} has {WAITING_MAX} intents that wait")
         self.order += 1
         self._change(intent)
         if not in_the_way:
@@ -372,6 +232,17 @@ class Book:
         if intent is None or intent.principal != principal:
             raise no_intent(id_)
         return intent
+
+    def _require_room(self, wanted: Wanted) -> None:
+        own = self._of.get(wanted.principal, {})
+        if len(own) >= OF_PRINCIPAL_MAX:
+            raise _too_many(f"{wanted.principal} has {OF_PRINCIPAL_MAX} intents")
+        pieces = sum(claim.pieces for claim in wanted.claims)
+        if own and sum(own.values()) + pieces > PIECES_MAX:
+            raise _too_many(
+                f"the intents of {wanted.principal} name {sum(own.values())} values and ranges, this one {pieces}, and "
+                f"{PIECES_MAX} are the most; name ranges in place of values"
+            )
 
     # -- drafts ---------------------------------------------------------------------------------------------------
 
@@ -476,6 +347,7 @@ class Book:
         self._draft.before.setdefault(intent.id, before)
         if before is not None and before.live and intent.live:  # neither its rows nor its place change
             self._live[intent.id] = intent
+            self._note_waiting(intent)
             self._note_due(intent)
         else:
             self._take_out(intent.id)
@@ -491,7 +363,8 @@ class Book:
             self._blockers.setdefault(second, set()).add(first)
             self._blocks.setdefault(first, set()).add(second)
         self._live[intent.id] = intent
-        self._of[intent.principal] = self._of.get(intent.principal, 0) + 1
+        self._of.setdefault(intent.principal, {})[intent.id] = sum(claim.pieces for claim in intent.claims)
+        self._note_waiting(intent)
         for (uuid, shares), boxes in _by_side(intent).items():
             (self._sharing if shares else self._alone).setdefault(uuid, Occupied()).add(intent.id, boxes)
         self._note_due(intent)
@@ -509,9 +382,10 @@ class Book:
             self._blocks[blocker].discard(id_)
             if not self._blocks[blocker]:
                 del self._blocks[blocker]
-        self._of[intent.principal] -= 1
+        del self._of[intent.principal][id_]
         if not self._of[intent.principal]:
             del self._of[intent.principal]
+        self._waiting.get(intent.principal, set()).discard(id_)
         for uuid, shares in _by_side(intent):
             side = self._sharing if shares else self._alone
             side[uuid].remove(id_)
@@ -528,6 +402,12 @@ class Book:
                         found.add(id_)
         found.discard(intent.id)
         return found
+
+    def _note_waiting(self, intent: Intent) -> None:
+        waiting = self._waiting.setdefault(intent.principal, set())
+        (waiting.add if intent.state is State.QUEUED else waiting.discard)(intent.id)
+        if not waiting:
+            del self._waiting[intent.principal]
 
     def _note_due(self, intent: Intent) -> None:
         self._latest_ms = max(self._latest_ms, intent.renewed_ms)
@@ -582,6 +462,10 @@ def held_text(intents: Sequence[Intent]) -> str:
     ]
     more = len(ordered) - NAMED_MAX
     return "; ".join([*texts, *([f"and {more} more"] if more > 0 else [])])
+
+
+def _too_many(what: str) -> TooManyRequests:
+    return TooManyRequests(f"{what}; release some first", rule="intent.limit", next_step="fix_request")
 
 
 def fenced(intent: Intent) -> Forbidden:

@@ -29,7 +29,8 @@ from icetower.iceberg.change import Touched
 from icetower.iceberg.partitions import PartitionSpec, known_specs, partition_key
 from icetower.iceberg.records import DATA
 from icetower.iceberg.validation import Level
-from icetower.intents.book import APPENDS, Book, Claim, Intent, fenced, held_text
+from icetower.intents.book import Book, fenced, held_text
+from icetower.intents.model import APPENDS, Claim, Intent
 from icetower.intents.regions import EVERYTHING, Boxes, box_of_partition, inside, meet, narrowed
 from icetower.intents.store import Store
 from icetower.protocol.marks import BLIND_APPENDS, INTENT, INTENT_FENCE, INTENTS, INTENTS_FENCE

@@ -29,6 +29,7 @@ from icetower.contracts.boxes import (
     merged,
     overlap,
     span,
+    spans_of,
 )
 from icetower.contracts.model import Rule
 from icetower.contracts.regions import Extent, Range, Region, Values, is_clock
@@ -52,8 +53,14 @@ EVERYTHING: Boxes = ({},)
 BOXES_MAX = 200
 """Of one table in one intent; what takes more is all of the table."""
 
+PIECES_MAX = 2_500
+"""Stretches of values in all boxes of one intent; likewise."""
+
 VALUES_MAX = 1_000
-"""Of one term of a region."""
+"""Of one term of a region. Of a test in a filter with more, all between the least and the greatest is held."""
+
+PAIRS_MAX = 2_000
+"""Of two sides of an "and" that have more in common, one side alone says what is held."""
 
 _TEXT_TYPES = ("string",)
 _ORDERED = ("int", "long", "date", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns", "boolean")
@@ -149,6 +156,8 @@ def _alternatives(expression: Expression) -> list[Box] | None:
         left, right = _alternatives(expression.left), _alternatives(expression.right)
         if left is None or right is None:
             return right if left is None else left
+        if len(left) * len(right) > PAIRS_MAX:
+            return min(left, right, key=len)
         meeting = (intersection(one, other) for one in left for other in right)
         return _few([box for box in meeting if box is not None])
     if not isinstance(expression, Bound):
@@ -174,10 +183,9 @@ def _spans_of(bound: Bound) -> Spans | None:
         return None
     values: Sequence[Any] = bound.literals
     if bound.op in ("eq", "in"):
-        points = Spans(())
-        for value in values:
-            points = points | _point(value)
-        return points
+        if len(values) > VALUES_MAX:
+            return span(before(min(values)), _above(max(values)))
+        return spans_of(piece for value in values for piece in _point(value).pieces)
     cuts: Mapping[str, tuple[Cut, Cut]] = {
         "lt": (LOWEST, before(values[0])),
         "lt-eq": (LOWEST, _above(values[0])),
@@ -202,7 +210,8 @@ def _point(value: Any) -> Spans:
 
 def _bounded(boxes: Iterable[Box]) -> Boxes:
     found = merged(boxes)
-    return EVERYTHING if len(found) > BOXES_MAX or {} in found else tuple(found)
+    pieces = sum(len(spans.pieces) for box in found for spans in box.values())
+    return EVERYTHING if len(found) > BOXES_MAX or pieces > PIECES_MAX or {} in found else tuple(found)
 
 
 # ── What a contract owns ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -15,7 +15,8 @@ from icetower.contracts.calendars import Opening, Part
 from icetower.contracts.deliveries import Slot, moment_text
 from icetower.contracts.regions import Range, Region, Values
 from icetower.errors import Conflict, IcetowerError, KeyMisused
-from icetower.intents.book import Book, Claim, Intent, Wanted, fenced, held_text
+from icetower.intents.book import Book, fenced, held_text
+from icetower.intents.model import Claim, Intent, Wanted
 from icetower.intents.regions import boxes_of_slot
 from icetower.protocol.names import Identifier
 

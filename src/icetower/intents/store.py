@@ -26,7 +26,8 @@ from icetower.ambient import Ambient
 from icetower.contracts.deliveries import Slot
 from icetower.database import Database
 from icetower.errors import IcetowerError, Unavailable
-from icetower.intents.book import ENDED_MAX, Book, Claim, End, Intent, News, State
+from icetower.intents.book import ENDED_MAX, Book
+from icetower.intents.model import Claim, End, Intent, News, State
 from icetower.intents.regions import boxes_of_text, boxes_text
 from icetower.intents.schema import counters, intents, tables, warnings
 from icetower.registry.sql import migrate, take_write_lock

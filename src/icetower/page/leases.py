@@ -10,7 +10,7 @@ from typing import Any
 from icetower.contracts.model import Contract
 from icetower.contracts.slots import Turn
 from icetower.errors import BadRequest
-from icetower.intents.book import Claim, End, Intent, State
+from icetower.intents.model import Claim, End, Intent, State
 from icetower.page.times import clock_text
 from icetower.protocol.names import Identifier
 

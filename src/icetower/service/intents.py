@@ -19,8 +19,9 @@ from icetower.contracts.check import appends_blindly, requires_intents
 from icetower.contracts.model import REQUIRED, Operation, Rule
 from icetower.contracts.regions import Region
 from icetower.errors import BadRequest, ContractViolation, IcetowerError, TooManyRequests
-from icetower.intents.book import Book, Claim, End, Intent, State, Wanted, fenced, held_text, refused_for
+from icetower.intents.book import Book, fenced, held_text, refused_for
 from icetower.intents.fencing import Fencing, check_intended, fence_of, finer, hinders, is_blind, touched
+from icetower.intents.model import Claim, End, Intent, State, Wanted
 from icetower.intents.regions import EVERYTHING, Boxes, boxes_of_filter, boxes_of_regions, boxes_of_rules, inside
 from icetower.intents.store import Store
 from icetower.ledger.shadow import Shadowed

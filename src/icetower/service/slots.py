@@ -17,8 +17,9 @@ from icetower.contracts.regions import parse_pattern
 from icetower.contracts.terms import Layout
 from icetower.errors import BadRequest
 from icetower.iceberg.partitions import spec_of
-from icetower.intents.book import Book, Intent, State
+from icetower.intents.book import Book
 from icetower.intents.fencing import fence_of
+from icetower.intents.model import Intent, State
 from icetower.intents.slots import Later, Taker, had_ms, take, waiting
 from icetower.intents.store import Store
 from icetower.protocol.names import Identifier
