@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import settings
@@ -355,3 +356,27 @@ def test_a_principal_has_so_many_intents_that_wait_and_so_many_values_at_most() 
     book.declare(wanted("half", claim(box(range(1, 2 * many, 2))), principal="cy"), NOW)
     with pytest.raises(TooManyRequests, match="name ranges"):
         book.declare(wanted("rest", claim(box(range(1, 2 * many + 20, 2))), principal="cy", queue=True), NOW)
+
+
+def test_what_a_long_intent_said_is_not_kept_when_it_has_ended() -> None:
+    book = Book()
+    long, short = replace(claim(box([0])), said="[" + "1," * 5_000 + "1]"), claim(box([1]))
+    for name, each in (("long", long), ("short", short)):
+        book.declare(wanted(name, each), NOW)
+        book.end(name, End.RELEASED, NOW, "ann")
+    kept = {each.id: each.claims[0] for each in book.ended()}
+    assert (kept["long"].said, kept["long"].boxes, kept["short"]) == ("null", (), short)
+    with pytest.raises(TooManyRequests, match="characters"):
+        for at in range(100):
+            book.declare(wanted(f"n{at}", replace(long, boxes=(box([at + 2]),))), NOW)
+    assert 20 < len(book.live()) < 30
+
+
+def test_a_commit_beside_many_boxes_that_it_does_not_meet_finds_none_of_them() -> None:
+    book = Book()
+    for at in range(20):
+        book.declare(wanted(f"i{at}", claim(box([0], [at])), principal=f"p{at}"), NOW)
+    commit = [box([day]) for day in range(1, DAYS)]
+    assert book.near("t", commit) == []
+    assert len(book.near("t", [*commit, box([0])])) == 20
+    assert [each.id for each in book.near("t", [box(None, [3]), box([0], [7])])] == ["i3", "i7"]

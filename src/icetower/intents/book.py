@@ -21,14 +21,16 @@ from dataclasses import dataclass, field, replace
 from icetower.contracts.boxes import Box
 from icetower.contracts.deliveries import moment_text
 from icetower.errors import Conflict, Forbidden, KeyMisused, NotFound, TooManyRequests
-from icetower.intents.model import Claim, End, Intent, News, State, Wanted
+from icetower.intents.model import Claim, End, Intent, News, Size, State, Wanted
 from icetower.intents.occupied import Occupied
-from icetower.intents.regions import meet
+from icetower.intents.regions import bound_of, meet, within
 
 OF_PRINCIPAL_MAX = 1_000
 """Intents that one principal has at once, those that wait included."""
 WAITING_MAX = 100
 """Those of one principal that wait. Each is kept with all that it waits for."""
+TEXT_MAX = 256 * 1024
+"""Characters in which all intents of one principal say what they are about. They are listed, and kept."""
 PIECES_MAX = 5_000
 """Stretches of values of which all intents of one principal are made. Every commit near them is compared with them."""
 HELD_MAX_MS = 6 * 3600 * 1000
@@ -72,8 +74,7 @@ class Book:
         self._alone: dict[str, Occupied] = {}
         self._blockers: dict[str, set[str]] = {}
         self._blocks: dict[str, set[str]] = {}
-        self._of: dict[str, dict[str, int]] = {}
-        """Principal → each of its live intents, with its pieces."""
+        self._of: dict[str, Size] = {}
         self._waiting: dict[str, set[str]] = {}
         self._warnings: dict[str, list[str]] = {}
         self._due: list[tuple[int, str]] = []
@@ -108,8 +109,10 @@ class Book:
         for side in (self._alone, self._sharing):
             if uuid in side:
                 found |= side[uuid].near(boxes)
-        claims = ((claim, self._live[id_]) for id_ in found for claim in self._live[id_].claims)
-        met = {intent.id: intent for claim, intent in claims if claim.uuid == uuid and meet(claim.boxes, boxes)}
+        # A commit may touch hundreds of partitions, and hundreds of boxes may be near it of which none meets it.
+        bound = bound_of(boxes)
+        claims = ((claim, self._live[id_]) for id_ in found for claim in self._live[id_].claims if claim.uuid == uuid)
+        met = {intent.id: intent for claim, intent in claims if meet(within(claim.boxes, bound), boxes)}
         return sorted(met.values(), key=lambda intent: intent.number)
 
     def warnings(self, id_: str) -> Sequence[str]:
@@ -234,14 +237,15 @@ class Book:
         return intent
 
     def _require_room(self, wanted: Wanted) -> None:
-        own = self._of.get(wanted.principal, {})
-        if len(own) >= OF_PRINCIPAL_MAX:
+        own = self._of.get(wanted.principal, Size())
+        more = Size.of(wanted.claims)
+        if own.intents >= OF_PRINCIPAL_MAX:
             raise _too_many(f"{wanted.principal} has {OF_PRINCIPAL_MAX} intents")
-        pieces = sum(claim.pieces for claim in wanted.claims)
-        if own and sum(own.values()) + pieces > PIECES_MAX:
+        if own.intents and (own.pieces + more.pieces > PIECES_MAX or own.text + more.text > TEXT_MAX):
             raise _too_many(
-                f"the intents of {wanted.principal} name {sum(own.values())} values and ranges, this one {pieces}, and "
-                f"{PIECES_MAX} are the most; name ranges in place of values"
+                f"the intents of {wanted.principal} name {own.pieces} values and ranges in {own.text} characters, this "
+                f"one {more.pieces} in {more.text}, and {PIECES_MAX} in {TEXT_MAX} are the most; name ranges in place "
+                "of values"
             )
 
     # -- drafts ---------------------------------------------------------------------------------------------------
@@ -332,7 +336,8 @@ class Book:
     def _end(self, intent: Intent, end: End, now_ms: int, by: str, freed: set[str]) -> Intent:
         """End an intent. `freed`: gets those that wait for it."""
         freed |= self._blocks.get(intent.id, set())
-        return self._change(replace(intent, state=State.ENDED, ended=end, ended_ms=now_ms, ended_by=by))
+        claims = tuple(claim.ended() for claim in intent.claims)
+        return self._change(replace(intent, claims=claims, state=State.ENDED, ended=end, ended_ms=now_ms, ended_by=by))
 
     def _grant_freed(self, freed: Iterable[str], now_ms: int) -> None:
         """Grant those that wait for nobody any more."""
@@ -363,7 +368,7 @@ class Book:
             self._blockers.setdefault(second, set()).add(first)
             self._blocks.setdefault(first, set()).add(second)
         self._live[intent.id] = intent
-        self._of.setdefault(intent.principal, {})[intent.id] = sum(claim.pieces for claim in intent.claims)
+        self._of[intent.principal] = self._of.get(intent.principal, Size()) + Size.of(intent.claims)
         self._note_waiting(intent)
         for (uuid, shares), boxes in _by_side(intent).items():
             (self._sharing if shares else self._alone).setdefault(uuid, Occupied()).add(intent.id, boxes)
@@ -382,8 +387,8 @@ class Book:
             self._blocks[blocker].discard(id_)
             if not self._blocks[blocker]:
                 del self._blocks[blocker]
-        del self._of[intent.principal][id_]
-        if not self._of[intent.principal]:
+        self._of[intent.principal] -= Size.of(intent.claims)
+        if not self._of[intent.principal].intents:
             del self._of[intent.principal]
         self._waiting.get(intent.principal, set()).discard(id_)
         for uuid, shares in _by_side(intent):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from icetower.contracts.boxes import Box
@@ -11,6 +11,7 @@ from icetower.contracts.deliveries import Slot
 from icetower.intents.regions import meet
 
 APPENDS = frozenset({"append"})
+KEPT_CHARACTERS_MAX = 2_000
 
 
 class State(StrEnum):
@@ -61,6 +62,10 @@ class Claim:
     def pieces(self) -> int:
         """Of how many stretches of values its rows are made: what it costs to compare them."""
         return sum(len(spans.pieces) + spans.null for box in self.boxes for spans in box.values())
+
+    def ended(self) -> Claim:
+        """What is kept of it when its intent has ended: long ones without what they said."""
+        return self if len(self.said) <= KEPT_CHARACTERS_MAX else replace(self, said="null", boxes=())
 
     @property
     def shares(self) -> bool:
@@ -158,3 +163,28 @@ class News:
     intents: Sequence[Intent] = ()
     granted: Mapping[str, int] = field(default_factory=dict[str, int])
     warnings: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much some intents are.
+
+    Attributes:
+        pieces: stretches of values of which their rows are made.
+        text: characters in which they say so.
+    """
+
+    intents: int = 0
+    pieces: int = 0
+    text: int = 0
+
+    @classmethod
+    def of(cls, claims: Sequence[Claim]) -> Size:
+        """Of one intent."""
+        return cls(1, sum(claim.pieces for claim in claims), sum(len(claim.said) for claim in claims))
+
+    def __add__(self, other: Size) -> Size:
+        return Size(self.intents + other.intents, self.pieces + other.pieces, self.text + other.text)
+
+    def __sub__(self, other: Size) -> Size:
+        return Size(self.intents - other.intents, self.pieces - other.pieces, self.text - other.text)

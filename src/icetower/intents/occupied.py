@@ -129,14 +129,12 @@ class Occupied:
     def near(self, boxes: Sequence[Box]) -> set[str]:
         """All intents with a box that may meet one of these, and some others."""
         found = set(self._everywhere) if boxes else set[str]()
-        for box in boxes:
-            for axis, along in self._along.items():
-                spans = box.get(axis)
-                if spans is None:
-                    found.update(along)
-                    continue
-                for stretch in _stretches(spans):
-                    found.update(along.overlapping(stretch))
+        for axis, along in self._along.items():
+            if any(axis not in box for box in boxes):
+                found.update(along)
+                continue
+            for stretch in {stretch for box in boxes for stretch in _stretches(box[axis])}:
+                found.update(along.overlapping(stretch))
         return found
 
     def _neighbours(self, axis: object, spans: Spans) -> int:

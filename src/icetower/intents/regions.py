@@ -243,6 +243,24 @@ def inside(boxes: Sequence[Box], others: Sequence[Box]) -> bool:
         return False
 
 
+def bound_of(boxes: Sequence[Box]) -> Box:
+    """One box that holds all of some: along each axis that all of them name, what any of them has, the least first."""
+    first, *rest = boxes or ({},)
+    axes = [axis for axis in first if all(axis in box for box in rest)]
+    spans = {
+        axis: spans_of(
+            (piece for box in boxes for piece in box[axis].pieces), null=any(box[axis].null for box in boxes)
+        )
+        for axis in axes
+    }
+    return dict(sorted(spans.items(), key=lambda each: len(each[1].pieces)))
+
+
+def within(boxes: Sequence[Box], bound: Box) -> Sequence[Box]:
+    """Those of some boxes that meet another one."""
+    return [box for box in boxes if overlap(box, bound)]
+
+
 def meet(boxes: Sequence[Box], others: Sequence[Box]) -> bool:
     """Whether a row may lie in both."""
     for one in boxes:
