@@ -17,6 +17,7 @@ from icetower.intents.book import (
     OF_PRINCIPAL_MAX,
     PIECES_MAX,
     SKEW_MS_MAX,
+    TEXT_MAX,
     WAITING_MAX,
     WARNINGS_MAX,
     Book,
@@ -366,10 +367,11 @@ def test_what_a_long_intent_said_is_not_kept_when_it_has_ended() -> None:
         book.end(name, End.RELEASED, NOW, "ann")
     kept = {each.id: each.claims[0] for each in book.ended()}
     assert (kept["long"].said, kept["long"].boxes, kept["short"]) == ("null", (), short)
+    fitting = TEXT_MAX // len(long.said)
+    for at in range(fitting):
+        book.declare(wanted(f"n{at}", replace(long, boxes=(box([at + 2]),))), NOW)
     with pytest.raises(TooManyRequests, match="characters"):
-        for at in range(100):
-            book.declare(wanted(f"n{at}", replace(long, boxes=(box([at + 2]),))), NOW)
-    assert 20 < len(book.live()) < 30
+        book.declare(wanted("one more", replace(long, boxes=(box([fitting + 2]),))), NOW)
 
 
 def test_a_commit_beside_many_boxes_that_it_does_not_meet_finds_none_of_them() -> None:
