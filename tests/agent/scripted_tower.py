@@ -197,7 +197,10 @@ class ScriptedAgent:
         self.journal = None if journal is None else Journal(journal, ambient=self.clock)
         self.direct = Direct("http://127.0.0.1:1", reason="why", patience=patience)
         asker = Asker(Credentials(token), patience)
-        self.writer = Writer(asker, self.direct, reason="why", patience=patience, journal=self.journal, **given)
+        self.leases = ""
+        self.writer = Writer(
+            asker, self.direct, lambda: self.leases, reason="why", patience=patience, journal=self.journal, **given
+        )
 
     def run(self, steps: Steps[Written]) -> Written:
         return driven(steps, self.tower.take)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from icetower.errors import CommitConflict
-from icetower.protocol.marks import PUBLISHED_BRANCH, PUBLISHED_HEAD, SOURCE_SNAPSHOT
+from icetower.protocol.marks import PUBLISHED_BRANCH, PUBLISHED_OF, SOURCE_SNAPSHOT
 from icetower.publish.comparison import compare
 
 Said = dict[str, str]
@@ -17,8 +17,8 @@ def picked(source: int) -> Said:
     return {SOURCE_SNAPSHOT: str(source)}
 
 
-def copy(source: int, head: int) -> Said:
-    return {SOURCE_SNAPSHOT: str(source), PUBLISHED_BRANCH: "b", PUBLISHED_HEAD: str(head)}
+def copy(source: int, *origins: int) -> Said:
+    return {SOURCE_SNAPSHOT: str(source), PUBLISHED_BRANCH: "b", PUBLISHED_OF: ",".join(map(str, origins))}
 
 
 # Snapshots as id: (parent, summary), where the branch and the other one stand, and what is found.
@@ -70,17 +70,59 @@ CASES: list[tuple[str, dict[int, tuple[int | None, Said]], int, int | None, dict
     ),
     (
         "published as one",
-        {1: (None, {}), 2: (1, {}), 3: (2, {}), 4: (3, {}), 5: (1, {}), 6: (5, copy(3, 3))},
+        {1: (None, {}), 2: (1, {}), 3: (2, {}), 4: (3, {}), 5: (1, {}), 6: (5, copy(3, 2, 3))},
         4,
         6,
         {"base": 1, "lacking": [4], "copies": [6], "numbers": {2: 6, 3: 6, 4: 1}},
     ),
     (
         "published, and its last one had changed nothing",
-        {1: (None, {}), 2: (1, {}), 3: (2, {}), 5: (1, {}), 6: (5, copy(2, 3))},
+        {1: (None, {}), 2: (1, {}), 3: (2, {}), 5: (1, {}), 6: (5, copy(2, 2, 3))},
         3,
         6,
         {"base": 1, "lacking": [], "copies": [6]},
+    ),
+    (
+        "published, then set back, and written to",
+        {1: (None, {}), 2: (1, {}), 3: (2, {}), 4: (2, {}), 5: (1, {}), 6: (5, copy(2, 2)), 7: (6, copy(3, 3))},
+        4,
+        7,
+        {"base": 1, "lacking": [4], "copies": [6], "numbers": {2: 6, 4: 1}},
+    ),
+    (
+        "the first of its copies alone is still there",
+        {1: (None, {}), 2: (1, {}), 3: (2, {}), 5: (1, {}), 6: (5, copy(2, 2)), 7: (6, copy(3, 3)), 8: (6, {})},
+        3,
+        8,
+        {"base": 1, "lacking": [3], "copies": [6]},
+    ),
+    (
+        "published by way of another branch",
+        {1: (None, {}), 2: (1, {}), 5: (1, {}), 6: (5, copy(4, 2))},
+        2,
+        6,
+        {"base": 1, "lacking": [], "copies": [6]},
+    ),
+    (
+        "the other way by which it came",
+        {1: (None, {}), 3: (1, copy(2, 2)), 5: (1, {}), 6: (5, copy(2, 2)), 7: (6, {})},
+        3,
+        7,
+        {"base": 1, "lacking": [], "numbers": {3: 6}},
+    ),
+    (
+        "brought up to date",
+        {1: (None, {}), 2: (1, {}), 3: (2, copy(4, 4)), 4: (1, {}), 7: (3, {}), 8: (4, {})},
+        7,
+        8,
+        {"base": 1, "lacking": [2, 7], "copies": [], "numbers": {2: 1, 3: 4, 7: 1}},
+    ),
+    (
+        "as one with what the branch has no more",
+        {1: (None, {}), 2: (1, {}), 4: (2, {}), 5: (1, {}), 6: (5, copy(3, 2, 3))},
+        4,
+        6,
+        {"base": 1, "lacking": [4], "copies": []},
     ),
     (
         "another branch was published",

@@ -12,7 +12,7 @@ from icetower.errors import CommitConflict, IcetowerError, PublishConflict
 from icetower.iceberg.change import Touched
 from icetower.iceberg.entries import Live
 from icetower.iceberg.records import DATA
-from icetower.protocol.marks import AUTHOR, BASE, KEY, PRINCIPAL, PUBLISHED_BRANCH, PUBLISHED_HEAD, REF, SOURCE_SNAPSHOT
+from icetower.protocol.marks import AUTHOR, BASE, KEY, PRINCIPAL, PUBLISHED_BRANCH, PUBLISHED_OF, REF, SOURCE_SNAPSHOT
 from icetower.protocol.snapshots import Snapshot
 from icetower.publish.comparison import branches_of
 from icetower.publish.preparing import Reads
@@ -102,7 +102,8 @@ def test_what_came_meanwhile_stays_and_the_snapshots_come_after_it(version: int,
         for copy, source in zip(copies, sources, strict=True):
             summary = copy.summary
             assert summary[SOURCE_SNAPSHOT] == str(source)
-            assert (summary[PUBLISHED_BRANCH], summary[PUBLISHED_HEAD]) == ("agent", str(second))
+            of = f"{first},{second}" if squash else str(source)
+            assert (summary[PUBLISHED_BRANCH], summary[PUBLISHED_OF]) == ("agent", of)
             assert (summary[PRINCIPAL], summary[AUTHOR], summary[KEY], summary[REF]) == ("carl", "ann", "k", "main")
             assert summary[BASE] == str(line[0].id)
             others = [each["manifest-list"] for i, each in head.snapshots.items() if i != copy.id]

@@ -402,3 +402,38 @@ def test_leases_live_over_a_restart(
     with httpx2.Client(base_url=again.uri, headers={"Authorization": f"Bearer {again.secret}"}) as http:
         text = http.get("/metrics").text
     assert 'icetower_intents{state="held"} 1.0' in text
+
+
+@pytest.mark.parametrize("act", ["append", "upsert", "overwrite_partition", "delete"])
+def test_what_an_agent_writes_within_its_lease_is_fenced_when_the_lease_was_lost(strict: Shop, act: str) -> None:
+    """It was paused for too long, another came and went, and nobody holds the rows any more."""
+    strict.table("bob").append(rows("eu", 1))
+    with strict.agent("ann") as agent, agent.intent(strict.name, **held("eu"), exclusive=True) as lease:
+        agent.append(strict.name, rows("eu", 2))
+        agent.append(strict.name, rows("as", 3))  # rows that it does not hold are nobody's
+        strict.tower.admin.release_intent(lease.id)
+        with strict.client("bob") as bob:
+            bob.release_intent(bob.declare_intent([{"table": strict.name, **held("eu")}])["intent"])
+        acts: dict[str, Callable[[], object]] = {
+            "append": lambda: agent.append(strict.name, rows("eu", 9)),
+            "upsert": lambda: agent.upsert(strict.name, rows("eu", 9), keys=["id"]),
+            "delete": lambda: agent.delete(strict.name, rows("eu", 1), keys=["id"]),
+            "overwrite_partition": lambda: agent.overwrite_partition(
+                strict.name, rows("eu", 9), where={"region": "eu"}
+            ),
+        }
+        with pytest.raises(Forbidden) as fenced:
+            acts[act]()
+        assert fenced.value.rule == "intent.fenced"
+        agent.append(strict.name, rows("as", 4))
+    with strict.agent("ann") as agent:
+        agent.append(strict.name, rows("eu", 5))  # outside of the block it is a write like any other
+    assert strict.ids() == [1, 2, 3, 4, 5]
+
+
+def test_leases_that_a_write_names_are_read_strictly(shop: Shop) -> None:
+    with httpx2.Client(base_url=shop.tower.uri, headers={"Authorization": f"Bearer {shop.secrets['ann']}"}) as http:
+        path = "/v1/namespaces/{}/tables/{}/rows".format(*shop.name.split("."))
+        for said, status in (("x", 400), ("a:b", 400), (" ".join(["a:1"] * 65), 400), ("a:1", 403), ("", 200)):
+            answer = http.post(path, params={"leases": said}, json={"rows": [{"id": 7, "region": "eu"}]})
+            assert answer.status_code == status, answer.text

@@ -7,6 +7,7 @@ import json
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,28 @@ def test_over_a_restart_and_on_two_towers(start_tower: Callable[..., TowerProces
     assert ids(made) == [1, 2, 3, 9]
 
 
+def test_what_main_has_is_not_brought_again_however_it_came_there(tower: TowerProcess, table: Table) -> None:
+    """Also where main's files were rewritten since, so that no file shows that the rows are there."""
+    name = name_of(table)
+    append(table, 1)
+    table.manage_snapshots().create_branch(table.refresh().metadata.refs["main"].snapshot_id, "dev").commit()
+    first = append(table, 2, branch="dev")
+    table.refresh().manage_snapshots().create_branch(first, "sibling").commit()
+    append(table, 3, branch="dev")
+    append(table, 4, branch="sibling")
+    append(table, 9)
+    publish = partial(tower.admin.publish, name)
+    assert publish("dev", key=new_key()).outcome == "rebased"
+    assert publish("main", to="dev", key=new_key()).outcome == "rebased"  # brings the branch up to date
+    assert ids(table, "dev") == [1, 2, 3, 9]
+    table.refresh().overwrite(table.refresh().scan().to_arrow())
+    assert publish("sibling", key=new_key()).outcome == "rebased"
+    append(table, 5, branch="dev")
+    assert publish("dev", key=new_key()).outcome == "rebased"
+    assert ids(table) == [1, 2, 3, 4, 5, 9]
+    assert publish("dev", key=new_key()).outcome == "nothing"
+
+
 # -- contracts and checks ---------------------------------------------------------------------------------------------
 
 
@@ -202,16 +225,25 @@ def test_checks_pass_for_the_very_snapshot_that_is_published(tower: TowerProcess
         assert anew.outcome == "waiting"
         assert anew.waits_on is not None
         assert anew.waits_on != (branch, at)
+        other = append(table, 666, branch=branch)  # somebody's commit to the branch on which they wait
+        append(table, 11)
+        with pytest.raises(CommitConflict) as others:
+            agent.publish(name, "dev", key=key)
+        assert (others.value.rule, others.value.snapshot) == ("publish.stage", other)
+        assert 666 in ids(table, branch)
+        table.refresh().manage_snapshots().remove_branch(branch).commit()
+        anew = agent.publish(name, "dev", key=key)
+        assert anew.waits_on is not None
         job.report_check(name, anew.waits_on[1], "counts", passed=True)
         done = agent.publish(name, "dev", key=key)
         assert (done.outcome, done.snapshot) == ("rebased", anew.waits_on[1])
-        assert ids(table) == [1, 2, 9, 10]
+        assert ids(table) == [1, 2, 9, 10, 11]
         assert agent.publish(name, "dev", key=key).outcome == "replayed"
         assert agent.publish(name, "dev", key=new_key()).outcome == "nothing"
         with pytest.raises(NotFound) as missing:
             job.report_check(name, 17, "counts", passed=True)
         assert missing.value.rule == "snapshot.exists"
-    assert ids(table) == [1, 2, 9, 10]
+    assert ids(table) == [1, 2, 9, 10, 11]
 
 
 def test_a_contract_counts_for_all_snapshots_of_the_branch(tower: TowerProcess, table: Table, namespace: str) -> None:

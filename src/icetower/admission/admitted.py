@@ -158,6 +158,7 @@ class AdmittedAppend(_Identified):
         table_uuid: of the table that the question was asked of.
         read_as: by what the files were judged (`iceberg.schemas.read_as`); None: by nothing.
         intents_required, slot_required, under: as of a commit.
+        leases: the intents that its writer believes to hold, each with its fence.
         rows: in place of files: these are made for the rows of a whole group, when it is known who is in it.
     """
 
@@ -173,6 +174,7 @@ class AdmittedAppend(_Identified):
     intents_required: bool = False
     slot_required: bool = False
     under: UnderIntent | None = None
+    leases: tuple[tuple[str, str], ...] = ()
 
     @property
     def places(self) -> Iterator[tuple[int, tuple[Any, ...]]]:

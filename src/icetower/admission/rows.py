@@ -114,6 +114,7 @@ def admitted_rows(sent: SentRows) -> AdmittedAppend:
             now_ms=sent.now_ms,
         ),
         rows=sent.batch,
+        leases=sent.request.leases,
     )
 
 

@@ -46,7 +46,13 @@ class _Parts:
         # Last, for nobody closes it where something else is wrong.
         self.journal = None if journal is None else Journal(journal, ambient=patience.ambient)
         self.writer = Writer(
-            asker, self.direct, reason=reason, patience=patience, journal=self.journal, rows_max=rows_max
+            asker,
+            self.direct,
+            self.holder.said,
+            reason=reason,
+            patience=patience,
+            journal=self.journal,
+            rows_max=rows_max,
         )
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from icetower.agent.recovery import Patience, carry_out
 from icetower.agent.sending import landed_under, leave_key, prepared_for, send, snapshots_of
 from icetower.agent.slots import in_time
 from icetower.errors import UsageError
+from icetower.protocol.marks import LEASES
 
 Where = str | Mapping[str, Any]
 """Rows of a table: a filter as PyIceberg reads it, or the values of some columns."""
@@ -26,12 +27,23 @@ Where = str | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is done with rows of a table. `keys`: the columns that identify a row; none: the schema's own."""
+    """What is done with rows of a table.
+
+    Attributes:
+        keys: the columns that identify a row; none: the schema's own.
+        leases: what it says of the leases that the agent believes to hold.
+    """
 
     table: str
     rows: Any
     key: str
     keys: Sequence[str] = ()
+    leases: str = ""
+
+    @property
+    def said(self) -> Mapping[str, str]:
+        """The same, in a snapshot's summary."""
+        return {LEASES: self.leases} if self.leases else {}
 
 
 class Direct:
@@ -67,6 +79,7 @@ class Direct:
             keys=change.keys,
             reason=self._reason,
             patience=self._patience,
+            said=change.said,
         )
 
     def overwrite(self, change: Change, where: Where, token: str | None) -> Sent:
@@ -85,7 +98,7 @@ class Direct:
             selected = _filter(where)
             rows = prepared_for(change.rows, target.schema().as_arrow(), delivery, "append", change.key, self._patience)
             _require_selected(rows, selected, target)
-            said = keyed(now) | reads(target, selected)
+            said = keyed(now) | reads(target, selected) | dict(change.said)
             head, before = target.metadata.current_snapshot_id, snapshots_of(target, now)
             target.overwrite(rows, overwrite_filter=selected, snapshot_properties=said)
             if target.metadata.current_snapshot_id == head:

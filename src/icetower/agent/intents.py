@@ -27,7 +27,8 @@ from icetower.agent.keys import new_key
 from icetower.agent.recovery import Patience
 from icetower.agent.steps import Pause, Step, Steps, driven, driven_async
 from icetower.agent.transport import AsyncTransport, Transport
-from icetower.errors import Conflict, Forbidden, IcetowerError, NotFound, Unavailable
+from icetower.errors import Conflict, Forbidden, IcetowerError, NotFound, Unavailable, UsageError
+from icetower.protocol.leases import LEASES_MAX
 from icetower.protocol.marks import INTENT, INTENT_FENCE
 
 log = logging.getLogger("icetower")
@@ -150,6 +151,28 @@ class Holder:
     def __init__(self, asker: Asker, patience: Patience) -> None:
         self._asker = asker
         self._patience = patience
+        self._held: dict[str, Lease] = {}
+
+    def said(self) -> str:
+        """What writes say of the leases whose blocks have not ended, those that are lost among them.
+
+        Raises `UsageError` where these are more than a write can name.
+        """
+        held = list(self._held.values())
+        if len(held) > LEASES_MAX:
+            raise UsageError(
+                f"this agent holds {len(held)} leases, and a write names {LEASES_MAX} at most; declare several tables "
+                "and partitions in one intent, or write by another Agent"
+            )
+        return " ".join(f"{lease.id}:{lease.fence}" for lease in held)
+
+    def enter(self, lease: Lease) -> Lease:
+        """Its block begins: whatever the agent writes from now on names it."""
+        self._held[lease.id] = lease
+        return lease
+
+    def leave(self, lease: Lease) -> None:
+        self._held.pop(lease.id, None)
 
     def begin(self, wish: IntentWish | SlotWish) -> Steps[Lease]:
         """The lease of a wish, of either kind."""
@@ -272,7 +295,7 @@ class Held:
         self._lease: Lease | None = None
 
     def __enter__(self) -> Lease:
-        lease = self._lease = driven(self._holder.begin(self._wish), self._transport.take)
+        lease = self._lease = self._holder.enter(driven(self._holder.begin(self._wish), self._transport.take))
         self._thread = threading.Thread(target=self._keep, args=(lease,), name=f"intent {lease.id}", daemon=True)
         self._thread.start()
         return lease
@@ -289,6 +312,7 @@ class Held:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._ending.set()
         assert self._lease is not None
+        self._holder.leave(self._lease)
         if self._lease.lost is None:
             _quietly(lambda: driven(self._holder.release(_id(self._lease)), self._transport.take))
         if self._thread is not None:
@@ -309,7 +333,8 @@ class AsyncHeld:
         self._lease: Lease | None = None
 
     async def __aenter__(self) -> Lease:
-        lease = self._lease = await driven_async(self._holder.begin(self._wish), self._transport.take)
+        begun = await driven_async(self._holder.begin(self._wish), self._transport.take)
+        lease = self._lease = self._holder.enter(begun)
         self._task = asyncio.create_task(self._keep(lease))
         return lease
 
@@ -324,6 +349,7 @@ class AsyncHeld:
             self._task.cancel()
             await asyncio.wait([self._task])
         assert self._lease is not None
+        self._holder.leave(self._lease)
         if self._lease.lost is None:
             try:
                 await driven_async(self._holder.release(self._lease.id), self._transport.take)

@@ -55,6 +55,7 @@ def send(
     least_s: float = 0.0,
     reason: str = "rows of an agent",
     patience: Patience | None = None,
+    said: Mapping[str, str] | None = None,
 ) -> Sent:
     """Send rows to a table by the way that the agent's contract says; returns when they are in the table, the log or
     the delta table, once, however often they are sent under the key.
@@ -73,6 +74,7 @@ def send(
         least_s: in a slot, so many seconds must be left; else the next one is waited for.
         reason: for the person who is asked for partitions.
         patience: limits on time and attempts, as of `carry_out`.
+        said: snapshot properties that upserts and deletes have besides, such as those of a lease.
 
     Raises:
         IcetowerError: a refusal from which there is no way on.
@@ -86,7 +88,7 @@ def send(
         # A write that was rolled back is sent again under another key, `now`; its rows keep theirs.
         prepared = prepared_for(rows, target.schema().as_arrow(), delivery, operation, key, limits)
         again, snapshot_id = _write(
-            using, target, prepared, delivery, operation, tuple(keys) or delivery.key_columns, now
+            using, target, prepared, delivery, operation, tuple(keys) or delivery.key_columns, now, dict(said or {})
         )
         return Sent(delivery.pattern, delivery.written, now, delivery.slot, again, snapshot_id)
 
@@ -145,9 +147,20 @@ def row_keys(rows: Sequence[Mapping[str, Any]], key: str) -> list[str]:
 
 
 def _write(
-    tower: Tower, target: Any, rows: Any, delivery: Delivery, operation: Act, keys: Sequence[str], key: str
+    tower: Tower,
+    target: Any,
+    rows: Any,
+    delivery: Delivery,
+    operation: Act,
+    keys: Sequence[str],
+    key: str,
+    more: dict[str, str],
 ) -> tuple[bool, int | None]:
-    """Returns whether the rows were there already, and in which snapshot they are, as far as that is told."""
+    """Returns whether the rows were there already, and in which snapshot they are, as far as that is told.
+
+    Args:
+        more: snapshot properties.
+    """
     require_taken(delivery, operation)
     if operation == "append" or delivery.pattern in (COLLECTOR, MEDIATOR):
         _require_one_partition_each(target, rows)
@@ -158,7 +171,7 @@ def _write(
             done = tower.append(delivery.written, files, key=key)
             return done.outcome == "replayed", done.snapshot_id
         before = snapshots_of(target, key)
-        target.append(rows, snapshot_properties=keyed(key, blind=delivery.blind))
+        target.append(rows, snapshot_properties=keyed(key, blind=delivery.blind) | more)
         return landed_under(target, key, before)
     if not keys:
         raise UsageError(
@@ -168,7 +181,8 @@ def _write(
     matching = importlib.import_module("pyiceberg.table.upsert_util").create_match_filter
     # PyIceberg writes moments of filters without their zone, which the tower cannot read.
     timed = any("timestamp" in str(rows.schema.field(name).type) for name in keys)
-    said = keyed(key) | reads(target, True if timed or rows.num_rows > FILTERED_MAX else matching(rows, list(keys)))
+    read = True if timed or rows.num_rows > FILTERED_MAX else matching(rows, list(keys))
+    said = keyed(key) | reads(target, read) | more
     head, before = target.metadata.current_snapshot_id, snapshots_of(target, key)
     if operation == "delete":
         target.delete(matching(rows, on), snapshot_properties=said)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -130,6 +130,7 @@ class Writer:
     """An agent without its transport. Threads may share it.
 
     Args:
+        leases: what writes say of the leases that the agent believes to hold.
         reason: for the person who is asked for partitions.
         rows_max: the most rows of a request. Which rows go together depends on it, so it must stay the same while rows
             may be sent again.
@@ -139,6 +140,7 @@ class Writer:
         self,
         asker: Asker,
         direct: Direct,
+        leases: Callable[[], str],
         *,
         reason: str,
         patience: Patience,
@@ -147,6 +149,7 @@ class Writer:
     ) -> None:
         self._asker = asker
         self._direct = direct
+        self._leases = leases
         self._reason = reason
         self._patience = patience
         self._journal = journal
@@ -345,6 +348,8 @@ class Writer:
         pieces = call.requests[len(call.landed)]
         kind, body = yield Work(partial(_encoded, pieces))
         params = {"operation": pieces[0][0]} | ({} if call.ref == "main" else {"ref": call.ref})
+        if leases := self._leases():
+            params["leases"] = leases
         if key != call.request_key:  # the rows keep their own keys
             params["seed"] = call.request_key
         headers = {"Content-Type": kind, "Idempotency-Key": key}
@@ -380,7 +385,7 @@ class Writer:
         """Commit by PyIceberg, whose refusals `send` has dealt with before it raises one."""
         assert call.key is not None
         rows: Rows = call.pieces[0][1]
-        change = Change(call.table, (yield Work(rows.as_arrow)), call.key, call.keys)
+        change = Change(call.table, (yield Work(rows.as_arrow)), call.key, call.keys, self._leases())
         if call.operation == "overwrite_partition":
             work = partial(self._direct.overwrite, change, call.where)
         else:

@@ -12,6 +12,7 @@ from icetower.commit.needs import NeedsTargets
 from icetower.errors import CommitConflict
 from icetower.protocol.marks import PRINCIPAL
 from icetower.protocol.updates import Updates
+from icetower.publish.comparison import origins_of
 from icetower.publish.conflicts import check_conflicts
 from icetower.publish.copies import copies_of
 from icetower.publish.preparing import moved
@@ -67,7 +68,7 @@ def publish(
     if unread and grant.source != "blind":
         raise NeedsTargets(unread)
     check_conflicts(member, grant, staged, targets)
-    changes = copies_of(member, new_id, _authors(member, staged))
+    changes = copies_of(member, new_id, _authors(member, staged), _origins(member, staged))
     if not changes:
         return Published((), ())
     ids = tuple(change.snapshot.id for change in changes)
@@ -104,4 +105,13 @@ def _authors(member: Admitted, staged: StagedTable) -> dict[int, str]:
         snapshot = staged.snapshot(change.snapshot.id)
         if snapshot is not None and PRINCIPAL in snapshot.summary:
             found[snapshot.id] = snapshot.summary[PRINCIPAL]
+    return found
+
+
+def _origins(member: Admitted, staged: StagedTable) -> dict[int, frozenset[int]]:
+    """What the snapshots stand for, as they are on their branch."""
+    found: dict[int, frozenset[int]] = {}
+    for change in member.changes:
+        snapshot = staged.snapshot(change.snapshot.id)
+        found[change.snapshot.id] = origins_of(change.snapshot if snapshot is None else snapshot)
     return found

@@ -59,7 +59,7 @@ from icetower.protocol.marks import GROUP_SIZE
 from icetower.protocol.names import Identifier, check_new, checked_identifier
 from icetower.protocol.reports import parse_report
 from icetower.protocol.row_limits import JSON_TYPE
-from icetower.protocol.rows import parse_rows, rows_answer, seeded
+from icetower.protocol.rows import leased, parse_rows, rows_answer, seeded
 from icetower.service.attempts import READ, STAGED
 from icetower.service.changes import created, identified
 from icetower.service.commits import Commits
@@ -516,6 +516,7 @@ class CatalogRoutes:
         )
         parse = partial(parse_rows, content_type=kind, ref=ref, operation=operation)
         request = seeded(await self._parsed(call, parse, commits=True), asked.get("seed"))
+        request = leased(request, asked.get("leases"))
         key, application = idempotency_key(call.request), numbered(call.request)
         table, done = await self._commits.append_rows(call.principal, call.table, request, key, application, call.trace)
         snapshot = done.head.snapshots.get(done.snapshots[-1]) or {}

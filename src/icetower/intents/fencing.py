@@ -33,7 +33,8 @@ from icetower.intents.book import Book, fenced, held_text
 from icetower.intents.model import APPENDS, Claim, Intent
 from icetower.intents.regions import EVERYTHING, Boxes, box_of_partition, inside, meet, narrowed
 from icetower.intents.store import Store
-from icetower.protocol.marks import BLIND_APPENDS, INTENT, INTENT_FENCE, INTENTS, INTENTS_FENCE
+from icetower.protocol.leases import leases_of
+from icetower.protocol.marks import BLIND_APPENDS, INTENT, INTENT_FENCE, INTENTS, INTENTS_FENCE, LEASES
 from icetower.protocol.names import Identifier
 from icetower.rebase.grants import Kind, kind_of
 
@@ -123,7 +124,8 @@ def judged(book: Book, now_ms: int, member: Admitted | AdmittedAppend, metadata:
     named = named_in(member)
     if named is None and (member.under is not None):
         named = member.under.id, str(member.under.fence)
-    if named is None and book.is_free(uuid) and not member.slot_required:
+    leases = leases_in(member)
+    if named is None and not leases and book.is_free(uuid) and not member.slot_required:
         return None
     boxes, operations = touched(member, metadata)
     if not operations:
@@ -131,13 +133,53 @@ def judged(book: Book, now_ms: int, member: Admitted | AdmittedAppend, metadata:
     near = [intent for intent in book.near(uuid, boxes) if intent.holds(now_ms)]
     if near:
         boxes = finer(member, metadata, boxes, [claim for each in near for claim in each.claims_on(uuid)])
-    own = _own(book, now_ms, member, uuid, named, near, boxes, operations)
+    own = None if named is not None else _leased(book, now_ms, member, uuid, leases, boxes, operations)
+    own = own or _own(book, now_ms, member, uuid, named, near, boxes, operations)
     if member.slot_required and (own is None or own.slot is None):
         raise not_taken(member.identifier, near)
     required = member.intents_required or properties.get(INTENTS) == REQUIRED
     if required:
         _check_free(member.identifier, near, own, uuid, boxes, operations, blind=is_blind(member, properties))
     return None if own is None else UnderIntent(own.id, own.fence or 0, book.granted.get(uuid, 0))
+
+
+def _leased(
+    book: Book,
+    now_ms: int,
+    member: Admitted | AdmittedAppend,
+    uuid: str,
+    leases: Sequence[tuple[str, str]],
+    boxes: Boxes,
+    operations: frozenset[str],
+) -> Intent | None:
+    """The intent, of those that its writer believes to hold, under which a commit is made.
+
+    Raises:
+        Forbidden: it touches rows of one that has ended (``intent.fenced``).
+    """
+    own: Intent | None = None
+    for id_, fence in leases:
+        intent = _known(book, id_, member.principal)
+        claims = intent.claims_on(uuid)
+        if not any(meet(claim.boxes or EVERYTHING, boxes) for claim in claims):
+            continue
+        if not intent.holds(now_ms) or fence != str(intent.fence):
+            raise fenced(intent)
+        if own is None and _covers(claims, boxes, operations):
+            own = intent
+    return own
+
+
+def _known(book: Book, id_: str, principal: str) -> Intent:
+    intent = book.find(id_)
+    if intent is None or intent.principal != principal:
+        raise Forbidden(
+            f"the commit is made under intent {id_[:100]}, and {principal} holds none of that id: it may have "
+            "ended long ago. Nothing was committed; declare another intent, read the table again, and write anew",
+            rule="intent.fenced",
+            next_step="fix_request",
+        )
+    return intent
 
 
 def _named_elsewhere(
@@ -177,14 +219,7 @@ def _own(
         ]
         return covering[0] if len(covering) == 1 else None
     id_, fence = named
-    intent = book.find(id_)
-    if intent is None or intent.principal != member.principal:
-        raise Forbidden(
-            f"the commit is made under intent {id_[:100]}, and {member.principal} holds none of that id: it may have "
-            "ended long ago. Nothing was committed; declare another intent, read the table again, and write anew",
-            rule="intent.fenced",
-            next_step="fix_request",
-        )
+    intent = _known(book, id_, member.principal)
     if not intent.holds(now_ms) or fence not in (None, str(intent.fence)):
         raise fenced(intent)
     if not _covers(intent.claims_on(uuid), boxes, operations):
@@ -299,6 +334,14 @@ def named_in(member: Admitted | AdmittedAppend) -> tuple[str, str | None] | None
             fence = summary.get(INTENT_FENCE)
             return str(summary[INTENT]), None if fence is None else str(fence)
     return None
+
+
+def leases_in(member: Admitted | AdmittedAppend) -> Sequence[tuple[str, str]]:
+    """The intents that a commit's writer believes to hold."""
+    if isinstance(member, AdmittedAppend):
+        return member.leases
+    texts = [str(change.snapshot.summary[LEASES]) for change in member.changes if LEASES in change.snapshot.summary]
+    return leases_of(texts[0]) if texts else ()
 
 
 def touched(member: Admitted | AdmittedAppend, metadata: JSON) -> tuple[Boxes, frozenset[str]]:

@@ -36,6 +36,10 @@ INTENT = "icetower.intent"
 INTENT_FENCE = "icetower.fence"
 """The number that the intent was given with its grant. Beside it stands `INTENT`."""
 
+LEASES = "icetower.leases"
+"""All intents that its writer believes to hold, each as ``intent:fence``, separated by spaces. Unlike `INTENT` it does
+not say that the commit is made under one of them; but it is refused where it touches rows of one that has ended."""
+
 REVERTS = "icetower.reverts"
 """The ids of snapshots that this one takes back, with commas between them."""
 
@@ -85,8 +89,8 @@ BASE = "icetower.base-snapshot"
 PUBLISHED_BRANCH = "icetower.published-branch"
 """The branch of which the tower published this snapshot's content; beside it stand `SOURCE_SNAPSHOT` and these two."""
 
-PUBLISHED_HEAD = "icetower.published-head"
-"""Where that branch stood: all that it had up to there was published, in this snapshot and those beside it."""
+PUBLISHED_OF = "icetower.published-of"
+"""The snapshots whose content this one has, as they were first committed: ids, separated by commas."""
 
 AUTHOR = "icetower.author"
 """Who made the published snapshot, where another principal published it."""
@@ -105,10 +109,11 @@ OF_CLIENTS = frozenset(
         REVERTS_OF,
         INTENT,
         INTENT_FENCE,
+        LEASES,
     }
 )
 OF_THE_TOWER = frozenset(
-    {REF, PRINCIPAL, CLIENT_LIST, GROUP_FILE, GROUP_SIZE, BASE, PUBLISHED_BRANCH, PUBLISHED_HEAD, AUTHOR}
+    {REF, PRINCIPAL, CLIENT_LIST, GROUP_FILE, GROUP_SIZE, BASE, PUBLISHED_BRANCH, PUBLISHED_OF, AUTHOR}
 )
 """Every word of a summary, but for those of mediators."""
 

@@ -23,6 +23,7 @@ from pydantic_core import from_json
 from icetower.errors import BadRequest, BodyTooLarge
 from icetower.protocol.appends import NAME_CHARACTERS_MAX
 from icetower.protocol.arrow_streams import check_count, rows_of_stream
+from icetower.protocol.leases import leases_of
 from icetower.protocol.row_limits import ARROW_TYPE, BODY_MAX_BYTES, JSON_TYPE, NDJSON_TYPES
 from icetower.protocol.wire import check_counts, read_object
 
@@ -54,6 +55,7 @@ class RowsRequest:
         size_bytes: of the body.
         count: of the rows.
         seed: of the rows' own keys, where that is not the request's key.
+        leases: the intents that the sender believes to hold, each with its fence.
     """
 
     ref: str
@@ -66,6 +68,7 @@ class RowsRequest:
     count: int
     act: Act = Act.APPEND
     seed: str | None = None
+    leases: tuple[tuple[str, str], ...] = ()
 
 
 def parse_rows(data: bytes, content_type: str, ref: str | None, operation: str | None = None) -> RowsRequest:
@@ -127,6 +130,11 @@ def seeded(request: RowsRequest, seed: str | None) -> RowsRequest:
     Rows that are written anew, since their log was rolled back, go under another key: they keep theirs.
     """
     return request if seed is None else replace(request, seed=_text(seed, "seed"))
+
+
+def leased(request: RowsRequest, text: str | None) -> RowsRequest:
+    """A request whose sender believes to hold the intents that the URL names in `leases`. Raises `BadRequest`."""
+    return request if text is None else replace(request, leases=leases_of(text))
 
 
 def _lines(data: bytes) -> tuple[JSONRow, ...]:

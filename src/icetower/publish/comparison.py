@@ -1,18 +1,19 @@
 """A branch beside the one that it is published to: what the latter lacks, and since when they differ. Pure.
 
-What was published before, other than by a fast-forward, is in the other branch under new ids. The tower marks such a
-snapshot with the branch's head at that time (`icetower.published-head`): all that the branch had up to there is in. A
-snapshot that a client has picked (`source-snapshot-id` alone) is in by itself.
+What was published before, other than by a fast-forward, is in the other branch under new ids. The tower writes into
+such a snapshot which ones it stands for, as they were first committed (`icetower.published-of`): so they are known
+wherever they came from, also over several branches, and after a branch was set back. A snapshot that a client has
+picked (`source-snapshot-id` alone) stands for that one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from icetower.errors import CommitConflict, NotFound
 from icetower.iceberg.lineage import Find, ancestors
-from icetower.protocol.marks import PUBLISHED_BRANCH, PUBLISHED_HEAD, SOURCE_SNAPSHOT
+from icetower.protocol.marks import PUBLISHED_BRANCH, PUBLISHED_OF, SOURCE_SNAPSHOT
 from icetower.protocol.names import Identifier
 from icetower.protocol.snapshots import Snapshot
 from icetower.table.head import HeadState
@@ -32,9 +33,10 @@ class Comparison:
         own: the branch's snapshots since the base, oldest first.
         lacking: those of them that the other branch does not have.
         picked: those that a client has picked into the other branch, each with the snapshot as which it is there.
-        copies: the other branch's snapshots that the tower made of this branch's.
-        numbers: sequence numbers of the branch's snapshots: of what was published before, each with that of its copy;
-            of all others with that of the base, until they have copies.
+        copies: the other branch's snapshots that the tower made of those of this branch which all that it lacks were
+            written on, and of no others.
+        numbers: sequence numbers of the branch's snapshots: of what is on the other branch, each with that which it
+            has there; of all others with that of the base, until they have copies.
     """
 
     base: int | None
@@ -95,58 +97,49 @@ def compare(find: Find, head: int, onto: int | None) -> Comparison:
             next_step="fix_request",
         )
     own = tuple(reversed(line if base is None else line[: places[base]]))
-    picked = _picked(since)
-    positions = {snapshot.id: at for at, snapshot in enumerate(own)}
-    copies = {at: some for at, some in _published(since).items() if at in positions}
-    through = max((positions[at] for at in copies), default=-1)
-    left = own[through + 1 :]
+    there = {origin: snapshot for snapshot in reversed(since) for origin in origins_of(snapshot)}
+    lacking = tuple(snapshot for snapshot in own if not origins_of(snapshot) <= there.keys())
+    # Whoever wrote the first of them has seen what lies before it on the branch, and nothing else of the other branch.
+    seen = own[: own.index(lacking[0])] if lacking else own
+    mine = frozenset[int]().union(*map(origins_of, seen))
+    copies = frozenset(
+        snapshot.id for snapshot in since if PUBLISHED_BRANCH in snapshot.summary and origins_of(snapshot) <= mine
+    )
     base_number = 0 if base is None else Snapshot(find(base) or {}).sequence_number
+    left = {snapshot.id for snapshot in lacking}
     return Comparison(
         base,
         head,
         onto,
         own,
-        tuple(snapshot for snapshot in left if snapshot.id not in picked),
-        {snapshot.id: picked[snapshot.id] for snapshot in left if snapshot.id in picked},
-        frozenset(copy.id for some in copies.values() for copy in some),
-        {each.sequence_number: base_number for each in own} | _numbers(own[: through + 1], copies.values()),
+        lacking,
+        {snapshot.id: there[snapshot.id].id for snapshot in own if _is_picked(there.get(snapshot.id))},
+        copies,
+        {
+            snapshot.sequence_number: base_number
+            if snapshot.id in left
+            else max(there[origin].sequence_number for origin in origins_of(snapshot))
+            for snapshot in own
+        },
     )
+
+
+def origins_of(snapshot: Snapshot) -> frozenset[int]:
+    """The snapshots whose content one has, as they were first committed; itself where it is no copy."""
+    summary = snapshot.summary
+    if PUBLISHED_BRANCH in summary and PUBLISHED_OF in summary:
+        found = {_id(each) for each in summary[PUBLISHED_OF].split(",")}
+        return frozenset(each for each in found if each is not None)
+    source = _id(summary.get(SOURCE_SNAPSHOT))
+    return frozenset({snapshot.id if source is None else source})
+
+
+def _is_picked(snapshot: Snapshot | None) -> bool:
+    return snapshot is not None and SOURCE_SNAPSHOT in snapshot.summary and PUBLISHED_BRANCH not in snapshot.summary
 
 
 def _whole(line: list[Snapshot]) -> bool:
     return bool(line) and line[-1].parent_id is None
-
-
-def _published(since: list[Snapshot]) -> dict[int, list[Snapshot]]:
-    """The copies that the tower has made, by the head of the branch that they were made of."""
-    found: dict[int, list[Snapshot]] = {}
-    for snapshot in since:
-        head = _id(snapshot.summary.get(PUBLISHED_HEAD))
-        if head is not None and PUBLISHED_BRANCH in snapshot.summary:
-            found.setdefault(head, []).append(snapshot)
-    return found
-
-
-def _picked(since: list[Snapshot]) -> dict[int, int]:
-    """What clients have picked, with the snapshot that it became."""
-    found: dict[int, int] = {}
-    for snapshot in since:
-        source = _id(snapshot.summary.get(SOURCE_SNAPSHOT))
-        if source is not None and PUBLISHED_BRANCH not in snapshot.summary:
-            found[source] = snapshot.id
-    return found
-
-
-def _numbers(published: Sequence[Snapshot], copies: Iterable[Sequence[Snapshot]]) -> dict[int, int]:
-    """Sequence numbers with those of the copies: of a snapshot without one of its own, that of the next copy."""
-    by_source = {_id(copy.summary.get(SOURCE_SNAPSHOT)): copy.sequence_number for some in copies for copy in some}
-    found: dict[int, int] = {}
-    at: int | None = None
-    for snapshot in reversed(published):
-        at = by_source.get(snapshot.id, at)
-        if at is not None:
-            found[snapshot.sequence_number] = at
-    return found
 
 
 def _id(text: object) -> int | None:

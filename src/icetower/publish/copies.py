@@ -11,43 +11,73 @@ from icetower.errors import CommitConflict
 from icetower.iceberg.change import Change, ListDiff, Touched
 from icetower.iceberg.entry_checks import Identity, identity_of
 from icetower.iceberg.records import DATA, EQUALITY_DELETES, Entry, ManifestFile
-from icetower.protocol.marks import AUTHOR, PUBLISHED_BRANCH, PUBLISHED_HEAD, PUBLISHED_WAP, SOURCE_SNAPSHOT
+from icetower.protocol.marks import AUTHOR, PUBLISHED_BRANCH, PUBLISHED_OF, PUBLISHED_WAP, SOURCE_SNAPSHOT
 from icetower.protocol.snapshots import Snapshot
 
 JSON = dict[str, Any]
+
+ORIGINS_MAX = 1_000
+"""So many snapshots one stands for at most: its summary names them."""
 
 WAP_ID = "wap.id"
 """Iceberg's own: the write-audit-publish id of a staged snapshot."""
 
 
-def copies_of(member: Admitted, new_id: Callable[[], int], authors: Mapping[int, str]) -> tuple[Change, ...]:
-    """The changes of a publication as they go on its branch; one that changes no file is left out.
+def copies_of(
+    member: Admitted, new_id: Callable[[], int], authors: Mapping[int, str], origins: Mapping[int, frozenset[int]]
+) -> tuple[Change, ...]:
+    """The changes of a publication as they go on its branch.
+
+    One that changes no file is left out: the next copy, or the last one, stands for it, too.
 
     Args:
         authors: who made the snapshots, by their ids.
+        origins: what they stand for, by their ids (`comparison.origins_of`).
 
     Raises:
         CommitConflict: ``publish.squash``, they cannot be one snapshot.
     """
     publication = member.publication
     assert publication is not None
-    changes = [change for change in member.changes if change.added or change.removed]
+    changes: list[tuple[Change, list[int]]] = []
+    others: list[int] = []
+    for change in member.changes:
+        others += sorted(origins[change.snapshot.id])
+        if change.added or change.removed:
+            changes.append((change, others))
+            others = []
     if not changes:
         return ()
+    changes[-1][1].extend(others)
     if publication.squash and len(changes) > 1:
-        changes = [squashed(changes)]
-    if not (changes[0].added or changes[0].removed):
+        changes = [(squashed([change for change, _ in changes]), [each for _, some in changes for each in some])]
+    if not (changes[0][0].added or changes[0][0].removed):
         return ()
-    return tuple(_copy(change, publication, new_id(), member.principal, authors) for change in changes)
+    return tuple(_copy(change, some, publication, new_id(), member.principal, authors) for change, some in changes)
 
 
-def _copy(change: Change, publication: Publication, new_id: int, principal: str, authors: Mapping[int, str]) -> Change:
+def _copy(
+    change: Change,
+    origins: Sequence[int],
+    publication: Publication,
+    new_id: int,
+    principal: str,
+    authors: Mapping[int, str],
+) -> Change:
     source = change.snapshot
+    if len(origins) > ORIGINS_MAX:
+        raise CommitConflict(
+            f"one snapshot would stand for {len(origins)} of branch {publication.branch}, and {ORIGINS_MAX} are the "
+            "most; publish them one by one (keep: each), or in parts",
+            rule="publish.squash",
+            snapshot=source.id,
+            next_step="fix_request",
+        )
     summary: JSON = {
         **source.summary,
         SOURCE_SNAPSHOT: str(source.id),
         PUBLISHED_BRANCH: publication.branch,
-        PUBLISHED_HEAD: str(publication.head),
+        PUBLISHED_OF: ",".join(map(str, origins)),
     }
     if WAP_ID in summary:
         summary[PUBLISHED_WAP] = summary[WAP_ID]

@@ -24,6 +24,7 @@ from icetower.protocol.marks import (
     INTENT_FENCE,
     ISOLATION,
     KEY,
+    LEASES,
     OF_THE_TOWER,
     PUBLISHED_WAP,
     READ_SNAPSHOT,
@@ -38,7 +39,16 @@ from icetower.rebase.blindness import known_blind
 
 JSON = dict[str, Any]
 
-OF_THE_BRANCH = OF_THE_TOWER | {KEY, APPLICATION, SEQUENCE, SOURCE_SNAPSHOT, PUBLISHED_WAP, INTENT, INTENT_FENCE}
+OF_THE_BRANCH = OF_THE_TOWER | {
+    KEY,
+    APPLICATION,
+    SEQUENCE,
+    SOURCE_SNAPSHOT,
+    PUBLISHED_WAP,
+    INTENT,
+    INTENT_FENCE,
+    LEASES,
+}
 """Words of a summary that hold for the branch on which the snapshot was made."""
 
 

@@ -184,8 +184,10 @@ class Publishing:
             branch = stage_of(wanted.branch)
             waiting = _waiting_on(head, branch, comparison)
             if waiting is None:
+                _require_own_stage(head, branch, wanted.branch, comparison)
                 anonymous = replace(identity, key=None)
-                done = await self._put(attempt, table, wanted, anonymous, head, comparison, stage=branch)
+                stands = (asserted(branch, head.ref(branch)),)
+                done = await self._put(attempt, table, wanted, anonymous, head, comparison, stage=branch, also=stands)
                 if not done.snapshots:
                     return _published(done, comparison), done
                 head = done.head
@@ -329,6 +331,26 @@ def _waiting_on(head: HeadState, stage: str, comparison: Comparison) -> Comparis
     except CommitConflict:  # of another time: they have no snapshot in common any more
         return None
     return staged if staged.forward and not left else None
+
+
+def _require_own_stage(head: HeadState, stage: str, branch: str, comparison: Comparison) -> None:
+    """Raises `CommitConflict` where something else than staged snapshots of the branch would be put off its place."""
+    at = head.ref(stage)
+    last = None if at is None else head.snapshot(at)
+    if at is None or last is None:
+        return
+    try:
+        own = compare(head.snapshots.get, at, comparison.onto).own
+    except CommitConflict:
+        own = (last,)
+    if any(snapshot.summary.get(PUBLISHED_BRANCH) != branch for snapshot in own):
+        raise CommitConflict(
+            f"the snapshots of {branch} have to wait for checks on branch {stage}, and that one has commits of others, "
+            f"which would be lost; publish or remove {stage} first, or give {branch} another name",
+            rule="publish.stage",
+            snapshot=at,
+            next_step="fix_request",
+        )
 
 
 def _moved(wanted: PublishRequest) -> CommitConflict:
