@@ -92,7 +92,7 @@ ALONE = [
     (CLAUSES + TABLE + "orphans: {older_than: 1h}\n", []),
     (
         CLAUSES + "tables:\n- {table: p.t, operations: [overwrite]}\n"
-        "- {table: p.u, operations: [alter], partitions: all}\n",
+        "- {table: p.u, operations: [alter], partitions: [{a: 1}]}\n",
         [
             ("warning", 7, "partitions.none", "overwrite on p.t comes to nothing"),
             ("note", 8, "partitions.unused", "partitions of p.u come to nothing"),
@@ -302,6 +302,25 @@ def test_agents_may_change_the_same_rows_through_a_collector(
     second = written(entry("all", agent="other_agent") + f"  pattern: {its_pattern}\n", "b.yaml")
     both = [f for f in review.together([first, second], now_ms=NOW_MS) if f.rule.startswith("overlap")]
     assert [(f.severity.value, f.rule) for f in both] == [found]
+
+
+@pytest.mark.parametrize(("word", "its_word", "found"), [
+    ("required", "required", ("note", "overlap.shared")),
+    ("required", "advisory", ("error", "overlap.owned")),
+    ("advisory", "required", ("error", "overlap.owned")),
+])  # fmt: skip
+def test_agents_that_stay_out_of_held_rows_may_change_the_same_ones(
+    word: str, its_word: str, found: tuple[str, str]
+) -> None:
+    first = written(entry("all") + f"  intents: {word}\n")
+    second = written(entry("all", agent="other_agent") + f"  intents: {its_word}\n", "b.yaml")
+    both = [f for f in review.together([first, second], now_ms=NOW_MS) if f.rule.startswith("overlap")]
+    assert [(f.severity.value, f.rule) for f in both] == [found]
+
+
+def test_an_entry_for_refs_alone_needs_all_partitions_and_says_nothing_in_vain() -> None:
+    refs = written("version: 1\nagent: pricing\ntables:\n- table: p.t\n  operations: [refs]\n  partitions: all\n")
+    assert "partitions.unused" not in {f.rule for f in review.one(refs, now_ms=NOW_MS)}
 
 
 def test_maintenance_fills_no_gap() -> None:

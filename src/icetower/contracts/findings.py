@@ -31,7 +31,7 @@ RULES: Mapping[str, str] = {
     "overlap.owned": "two agents own the same partitions, and one changes rows there",
     "overlap.possible": "two agents may own the same partitions, which cannot be determined",
     "overlap.role": "a maintenance job or a pipeline works on partitions that another owns",
-    "overlap.shared": "two agents only add to the same partitions, rewrite them, or change them through a collector",
+    "overlap.shared": "two agents share partitions, and neither stands in the way of the other",
     "owner.none": "nobody answers for the agent",
     "partitions.empty": "partitions that hold nothing",
     "partitions.none": "file operations on no partition",

@@ -160,7 +160,7 @@ def _entry(it: Written, rule: Rule, place: str) -> Iterator[Finding]:
             f"{operations_text(files)} on {rule.pattern} comes to nothing: no partition is owned; add 'partitions'",
             place,
         )
-    if not files and rule.partitions != ():
+    if not files and rule.partitions != () and not (rule.whole and any(map(rule.grants, rule.operations))):
         yield it.found(
             Severity.NOTE,
             "partitions.unused",
@@ -398,6 +398,9 @@ def of_overlap(it: Written, other: Written, found: Overlap) -> Finding:
     elif _handed_out(it, found.one) and _handed_out(other, found.other):
         severity, rule = Severity.NOTE, "overlap.shared"
         words = f"{agents} share {where}{when} ({held}): the tower hands each slot to one of them"
+    elif _held(it, found.one) and _held(other, found.other):
+        severity, rule = Severity.NOTE, "overlap.shared"
+        words = f"{agents} share {where}{when} ({held}): by intents, each holds what it changes for itself"
     elif not mine & _ROWS_CHANGE and not theirs & _ROWS_CHANGE:
         severity, rule = Severity.NOTE, "overlap.shared"
         words = f"{agents} share {where}{when} ({held}): neither changes the other's rows"
@@ -429,6 +432,11 @@ def _collected(it: Written, position: int) -> bool:
 def _handed_out(it: Written, position: int) -> bool:
     """Whether it writes there in slots alone that the tower hands out."""
     return it.contract.tables[position].claim_within_ms is not None
+
+
+def _held(it: Written, position: int) -> bool:
+    """Whether it stays out of rows there that another's intent holds."""
+    return it.contract.tables[position].intents_required
 
 
 def _with_role(contract: Contract) -> str:

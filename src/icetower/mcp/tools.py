@@ -417,6 +417,10 @@ class Tools:
             ),
         ],
         operation: Annotated[str, Field(pattern="^(append|overwrite|delete|replace)$")] = "overwrite",
+        exclusive: Annotated[
+            bool,
+            Field(description="Keep appends of others out, too, while you rewrite; the table must require intents."),
+        ] = False,
         minutes: Annotated[float, Field(ge=0.1, le=60)] = 5.0,
         wait: Annotated[bool, Field(description="Stand in line where others hold the rows; false: be refused.")] = True,
     ) -> Annotated[CallToolResult, Leased]:
@@ -424,7 +428,9 @@ class Tools:
         it by themselves. Release it when you are done; it ends by itself after the minutes."""
 
         def work(desk: tables.Desk) -> Leased:
-            wanted = {"table": table, "operations": [operation]} | ({"partitions": partitions} if partitions else {})
+            wanted: dict[str, Any] = {"table": table, "operations": [operation], "exclusive": exclusive}
+            if partitions:
+                wanted["partitions"] = partitions
             return leased(desk.tower.declare_intent([wanted], ttl_s=minutes * 60, queue=wait))
 
         return await self._answer(Leased, ctx, work)
