@@ -521,7 +521,8 @@ def test_check_at_a_tower_looks_at_tables_partitions_people_and_other_contracts(
         owns("{colour: red}", "shop.*", "append"),
         owns("{product_bucket: 9}", operations="append"),
         "{table: shop.gone, operations: [append], partitions: all}",
-        more="reads: [shop.*]\nrevocation: {by: [admin, oncall]}\n",
+        more="reads: [shop.*]\nrevocation: {by: [admin, oncall]}\n"
+        "branches: {checks: [counts], checked_by: [admin, sales_agent]}\n",
     )
     put(tmp_path / "sales.yaml", text)
     file = "sales.yaml"
@@ -536,6 +537,7 @@ def test_check_at_a_tower_looks_at_tables_partitions_people_and_other_contracts(
         (10, "error", "reference.value"),
         (11, "warning", "reference.table"),
         (13, "warning", "revocation.unknown"),
+        (14, "warning", "checks.unknown"),
     }
 
     clean = contract("sales_agent", owns("{day(sold): {from: 2017-01-01, to: 2017-01-15}, product_bucket: [0, 1]}"))

@@ -205,6 +205,7 @@ def test_checks_pass_for_the_very_snapshot_that_is_published(tower: TowerProcess
         head = table.refresh().metadata.refs["dev"].snapshot_id
         assert (waiting.outcome, waiting.waits_on, waiting.done) == ("waiting", ("dev", head), False)
         assert [(each.check, each.passed) for each in waiting.checks] == [("counts", None)]
+        assert waiting.checked_by == (f"{namespace}_ci",)
         agent.report_check(name, head, "counts", passed=True)  # its own word counts for nothing here
         assert agent.publish(name, "dev", key=key).outcome == "waiting"
         append(table, 9)

@@ -36,6 +36,7 @@ class PublishedBranch:
         snapshots: those that it brought, each with the snapshot of the branch that it stands for.
         waits_on: the branch and the snapshot that are to be checked.
         checks: the checks that the contract asks for.
+        checked_by: the principals whose reports count, where it waits.
     """
 
     outcome: str
@@ -43,6 +44,7 @@ class PublishedBranch:
     snapshots: tuple[tuple[int, int], ...]
     waits_on: tuple[str, int] | None
     checks: tuple[Verdict, ...]
+    checked_by: tuple[str, ...] = ()
 
     @property
     def done(self) -> bool:
@@ -61,6 +63,7 @@ class PublishedBranch:
             tuple(
                 Verdict(each["check"], each["passed"], each["details"], each["principal"]) for each in answer["checks"]
             ),
+            tuple(answer.get("checked-by", ())),
         )
 
 

@@ -67,7 +67,8 @@ def publish(
         for at, source in done.snapshots:
             say(f"  {at}" + ("" if at == source else f" (on {escaped(branch)}: {source})"))
         for verdict in done.checks:
-            found = {None: "has not reported", True: "has passed", False: "has failed"}[verdict.passed]
+            waits = f"has not reported (reports of {' and '.join(done.checked_by)} count)"
+            found = {None: waits, True: "has passed", False: "has failed"}[verdict.passed]
             say(escaped(f"  check {verdict.check} {found}"))
     if not done.done:
         raise typer.Exit(FOUND)
@@ -127,5 +128,6 @@ def _to_json(done: PublishedBranch, key: str) -> dict[str, Any]:
         "snapshots": [{"snapshot": at, "source": source} for at, source in done.snapshots],
         "check": None if done.waits_on is None else {"branch": done.waits_on[0], "snapshot": done.waits_on[1]},
         "checks": [asdict(verdict) for verdict in done.checks],
+        "checked_by": list(done.checked_by),
         "key": key,
     }

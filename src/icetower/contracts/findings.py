@@ -47,6 +47,7 @@ RULES: Mapping[str, str] = {
     "reference.table": "there is no such table",
     "reference.value": "a value or a transform means nothing for a column of a table",
     "retries.key": "retries without an idempotency key",
+    "checks.unknown": "whose word on checks counts is no principal",
     "revocation.unknown": "who may revoke the contract is no principal",
     "slots.alone": "slots that are handed out, and that nobody else may take when they are missed",
     "slots.late": "more contracts share a slot than can take it one after another",

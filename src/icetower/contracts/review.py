@@ -376,6 +376,14 @@ def people(it: Written, bound: Sequence[str], principals: Collection[str]) -> It
                 f"{name} is no principal, and so may revoke nothing; create it, or mend the name",
                 f"revocation.by[{position}]",
             )
+    for position, name in enumerate(() if it.contract.branches is None else it.contract.branches.checked_by):
+        if name not in principals:
+            yield it.found(
+                Severity.WARNING,
+                "checks.unknown",
+                f"{name} is no principal, and so its reports of checks never come; name a principal, not a contract",
+                f"branches.checked_by[{position}]",
+            )
 
 
 def of_overlap(it: Written, other: Written, found: Overlap) -> Finding:

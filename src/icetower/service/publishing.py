@@ -67,6 +67,7 @@ class Published:
         picked: snapshots of the branch that a client has picked before, each with that which it became.
         waits_on: the branch and the snapshot that are to be checked.
         checks: the checks that have to pass, each with its verdict, if there is one.
+        checked_by: the principals whose verdicts count.
     """
 
     outcome: str
@@ -75,6 +76,7 @@ class Published:
     picked: Mapping[int, int] | None = None
     waits_on: tuple[str, int] | None = None
     checks: Mapping[str, CheckVerdict | None] | None = None
+    checked_by: tuple[str, ...] = ()
 
 
 class Publishing:
@@ -206,7 +208,7 @@ class Publishing:
                 next_step="fix_request",
             )
         if any(verdict is None for verdict in verdicts.values()):
-            waits = Published("waiting", head, waits_on=(branch, snapshot_id), checks=verdicts)
+            waits = Published("waiting", head, waits_on=(branch, snapshot_id), checks=verdicts, checked_by=tuple(by))
             return waits, done
         also = () if branch == wanted.branch else (asserted(wanted.branch, comparison.head),)
         ready = replace(wanted, branch=branch, squash=False)
