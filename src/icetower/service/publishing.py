@@ -208,6 +208,7 @@ class Publishing:
                 next_step="fix_request",
             )
         if any(verdict is None for verdict in verdicts.values()):
+            by = branches.checked_by or (attempt.principal.name,)
             waits = Published("waiting", head, waits_on=(branch, snapshot_id), checks=verdicts, checked_by=tuple(by))
             return waits, done
         also = () if branch == wanted.branch else (asserted(wanted.branch, comparison.head),)
