@@ -234,6 +234,28 @@ def test_mistakes_of_the_caller_are_refused_and_not_unknown(
     assert shop.rows() == []
 
 
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("query_rows", {"filter": "region == 'eu'"}),
+        ("declare_intent", {"filter": "id in (1, 2)"}),
+        ("delete_rows", {"rows": [{"id": 1}], "key": ["id"], "dry_run": True}),
+    ],
+)
+def test_an_argument_that_a_tool_does_not_have_is_refused(shop: Shop, tool: str, arguments: dict[str, Any]) -> None:
+    """Left out, it would be believed to count: all rows are answered, all that is owned is held."""
+    token = shop.agent("eu")
+
+    async def story() -> None:
+        async with connected("sdk-http", shop.tower, token) as agent:
+            refused = await agent.call(tool, table=shop.table, **arguments)
+            assert (refused["ok"], refused["refusal"]["rule"]) == (False, "mcp.arguments")
+            assert "Extra inputs are not permitted" in refused["refusal"]["message"]
+
+    live(story)
+    assert shop.tower.admin.intents(table=shop.table)["intents"] == []
+
+
 def test_doubled_rows_of_the_table_are_no_unknown_outcome(shop: Shop) -> None:
     token = shop.agent("eu")
     shop.put({"id": 1, "region": "eu"}, {"id": 1, "region": "eu"})

@@ -54,8 +54,8 @@ def build(caller_of: CallerOf, ambient: Ambient, workers: Workers) -> MCPServer[
         log_level="ERROR",
         subscriptions=False,
         middleware=[_Granted(tools)],
+        tools=tools.all(),
     )
-    tools.add_to(server)
     _add_resources(server, tools)
     _add_prompts(server)
     return server

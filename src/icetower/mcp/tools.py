@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, Protocol, TypeVar
 
-from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.tools import Tool
 from mcp_types import CallToolResult, ElicitRequest, ElicitRequestFormParams, InputRequiredResult, ToolAnnotations
 from mcp_types.version import is_version_at_least
 from pydantic import BaseModel, Field
@@ -115,20 +116,29 @@ class Tools:
         self._workers = workers
         self._ambient = ambient
 
-    def add_to(self, server: MCPServer[Any]) -> None:
-        for name, (title, writes, destructive, idempotent) in ABOUT.items():
-            server.add_tool(
-                getattr(self, name),
-                name=name,
+    def all(self) -> list[Tool]:
+        """The tools, as a server takes them."""
+        return [self._tool(name, *about) for name, about in ABOUT.items()]
+
+    def _tool(self, name: str, title: str, writes: bool, destructive: bool, idempotent: bool) -> Tool:
+        tool = Tool.from_function(
+            getattr(self, name),
+            name=name,
+            title=title,
+            annotations=ToolAnnotations(
                 title=title,
-                annotations=ToolAnnotations(
-                    title=title,
-                    read_only_hint=not writes,
-                    destructive_hint=destructive,
-                    idempotent_hint=idempotent,
-                    open_world_hint=False,
-                ),
-            )
+                read_only_hint=not writes,
+                destructive_hint=destructive,
+                idempotent_hint=idempotent,
+                open_world_hint=False,
+            ),
+        )
+        # A model that has an argument's name wrong would believe that it counts: a filter, or how far a lease goes.
+        arguments = tool.fn_metadata.arg_model
+        arguments.model_config["extra"] = "forbid"
+        arguments.model_rebuild(force=True)
+        tool.parameters = arguments.model_json_schema(by_alias=True)
+        return tool
 
     # -- what everybody shares --------------------------------------------------------------------------------------
 
