@@ -218,6 +218,27 @@ def test_so_many_requests_of_a_principal_may_wait(tmp_path: Path, monkeypatch: p
     at_towers(tmp_path, story)
 
 
+def test_fewer_may_wait_for_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "SLOTS_WAITING_MAX", 1)
+
+    async def never() -> tuple[str, float]:
+        return "not yet", 60.0
+
+    async def story(towers: Towers) -> None:
+        tower = towers.towers[0]
+        waiting = asyncio.create_task(tower.repeated(ANN, WITHIN_S, never))
+        await asyncio.sleep(0)
+        with pytest.raises(TooManyRequests, match="wait for slots") as refused:
+            await tower.repeated(ANN, 1.0, never)
+        assert refused.value.rule == "intent.waiting"
+        held = await towers.declare(0, ANN, 1)  # neither counts for the other
+        assert (await tower.wait(ANN, held.intent.id, 0.0)).intent.state is State.HELD
+        tower.let_go()
+        assert await waiting == "not yet"
+
+    at_towers(tmp_path, story)
+
+
 def test_an_administrator_breaks_a_lease_and_nobody_else(tmp_path: Path) -> None:
     async def story(towers: Towers) -> None:
         text = "version: 1\nagent: bob\ntables: [{table: ns.t, operations: [overwrite], partitions: [{day: [1]}]}]\n"

@@ -41,6 +41,8 @@ NAP_S_MAX = 1.0
 """After so long an attempt is made again in any case: somebody may have set a clock, or changed a contract."""
 WAITING_MAX = 200
 """Requests of one principal that wait for intents at once."""
+SLOTS_WAITING_MAX = 10
+"""Those that wait for slots: it has one of a table at a time, and each looks through the calendar again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class Intents:
         self._heads = heads
         self._ambient = ambient
         self._fencing = fencing
-        self._waiting: dict[str, int] = {}
+        self._waiting: dict[tuple[str, bool], int] = {}
         self._watching: asyncio.Task[None] | None = None
         self._chores: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
@@ -256,7 +258,7 @@ class Intents:
             TooManyRequests: too many requests of the principal wait.
         """
         began_s = self._ambient.monotonic_s()
-        async with self._place(principal):
+        async with self._place(principal, slots=True):
             while True:
                 moved = self._store.moved()
                 found, again_s = await attempt()
@@ -433,12 +435,13 @@ class Intents:
         return claim, fence_of(metadata)
 
     @asynccontextmanager
-    async def _place(self, principal: Principal) -> AsyncGenerator[None]:
-        """A place among those who wait."""
-        name = principal.name
-        if self._waiting.get(name, 0) >= WAITING_MAX:
+    async def _place(self, principal: Principal, *, slots: bool = False) -> AsyncGenerator[None]:
+        """A place among those who wait, for intents or for slots."""
+        name, most = (principal.name, slots), SLOTS_WAITING_MAX if slots else WAITING_MAX
+        if self._waiting.get(name, 0) >= most:
             raise TooManyRequests(
-                f"{WAITING_MAX} requests of {name} wait for intents already; ask without wait_s",
+                f"{most} requests of {principal.name} wait for {'slots' if slots else 'intents'} already; ask without "
+                "wait_s",
                 rule="intent.waiting",
                 next_step="retry",
             )
