@@ -75,6 +75,17 @@ def test_status_shows_who_is_stopped_why_and_what_waits(run: Run, busy: TowerPro
     assert ESCAPE not in out
 
 
+def test_status_shows_who_waits_for_whose_rows(run: Run, busy: TowerProcess) -> None:
+    with Tower(busy.uri, busy.secret) as tower:
+        first = tower.declare_intent([{"table": "shop.sales"}], ttl_s=600)
+        assert "nobody" in run("status")[1].partition("waiting for rows (1 lease held)")[2]
+        tower.declare_intent([{"table": "shop.sales"}], ttl_s=600, queue=True)
+    out = run("status")[1]
+    assert f"icetower leases break {first['intent']}" in out.partition("waiting for rows")[2]
+    found = json.loads(run("status", "--json")[1])
+    assert [(len(found[name]), found[name][0]["principal"]) for name in ("waiting", "holding")] == [(1, "admin")] * 2
+
+
 def test_status_of_an_agent_shows_its_own(run: Run, busy: TowerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ICETOWER_TOKEN", busy.principal("west", named("west")))
     status, out, err = run("status", "--json")

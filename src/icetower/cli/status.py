@@ -15,7 +15,7 @@ from icetower.cli.attempts import folded
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect
 from icetower.cli.screens import ago, say_section, size_text, why
 from icetower.cli.terminal import FAILED, say
-from icetower.cli.times import duration_s
+from icetower.cli.times import duration_s, time_text
 from icetower.counting import counted, number_of
 from icetower.errors import Forbidden, NotFound
 from icetower.texts import escaped
@@ -64,6 +64,7 @@ def gathered(tower: Tower, now_ms: int, since_ms: int) -> dict[str, Any]:
     refused = folded(tower.commits(limit=READ_MAX, since_ms=since_ms, refused=True))
     alerts = _allowed(lambda: tower.alerts()["alerts"])
     bypasses = _allowed(lambda: tower.bypasses(limit=READ_MAX))
+    intents = _allowed(lambda: tower.intents(limit=READ_MAX)["intents"])
     return {
         "ready": state["status"] == "ready",
         "components": details or {name: {"state": each} for name, each in state["components"].items()},
@@ -77,6 +78,8 @@ def gathered(tower: Tower, now_ms: int, since_ms: int) -> dict[str, Any]:
         "requests": tower.requests(state="open", limit=READ_MAX),
         "refused": [row for row in refused if row["rule"] != "contract.escalated"],
         "bypasses": None if bypasses is None else [row for row in bypasses if row["noticed_ms"] >= since_ms],
+        "waiting": None if intents is None else [row for row in intents if row["state"] == "queued"],
+        "holding": None if intents is None else [row for row in intents if row["state"] == "held"],
         "alerts": None if alerts is None else [row for row in alerts if row["state"] in LOUD],
     }
 
@@ -131,7 +134,24 @@ def _show(uri: str, found: Mapping[str, Any], since: str) -> None:
         for row in found["requests"]
     ]
     say_section("requests for partitions", _few(asked), ("agent", "table", "partitions", "since", "id"), "none is open")
+    if found["waiting"] is not None:
+        _show_waiting(found["waiting"], found["holding"], now_ms)
     _show_bypasses(found["bypasses"], now_ms, since)
+
+
+def _show_waiting(waiting: Sequence[Mapping[str, Any]], holding: Sequence[Mapping[str, Any]], now_ms: int) -> None:
+    """Who stands in line for rows, and whose leases on the same tables come before."""
+    rows: list[tuple[str, str, str, str, str]] = []
+    for intent in waiting:
+        tables = {claim["table"] for claim in intent["tables"]}
+        near = [each for each in holding if tables & {claim["table"] for claim in each["tables"]}]
+        held = ", ".join(f"{each['principal']} until {time_text(each['expires_ms'])}" for each in near[:2])
+        more = f" and {len(near) - 2} more" if len(near) > 2 else ""
+        ends = f"icetower leases break {near[0]['intent']}" if near else ""
+        since = ago(intent["declared_ms"], now_ms)
+        rows.append((intent["principal"], ", ".join(sorted(tables)), since, f"{held}{more}", ends))
+    columns = ("agent", "table", "since", "held there by", "break the first")
+    say_section(f"waiting for rows ({number_of(len(holding), 'lease')} held)", _few(rows), columns, "nobody")
 
 
 def _component(name: str, each: Mapping[str, Any]) -> str:
