@@ -42,7 +42,7 @@ def table(tower: TowerProcess, catalog: Catalog, namespace: str) -> Table:
 
 def made(tower: Tower, catalog: Catalog, namespace: str) -> Table:
     path = f"/v1/namespaces/{namespace}/tables"
-    tower._request("POST", path, json={"name": "t", "schema": SCHEMA})  # pyright: ignore[reportPrivateUsage]
+    tower._http.ask("POST", path, json={"name": "t", "schema": SCHEMA})  # pyright: ignore[reportPrivateUsage]
     return catalog.load_table((namespace, "t"))
 
 

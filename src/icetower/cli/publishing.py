@@ -81,6 +81,7 @@ def report_check(
     passed: Annotated[bool, typer.Option("--passed/--failed", help="What it has found.")],
     details: Annotated[str, typer.Option(help="For people.")] = "",
     uri: Uri = DEFAULT_URI,
+    as_json: Json = False,
 ) -> None:
     """Report that a check has passed, or failed, for a snapshot that is to be published.
 
@@ -90,7 +91,10 @@ def report_check(
     """
     with connect(uri) as tower:
         tower.report_check(table, snapshot, check, passed=passed, details=details)
-    say(escaped(f"check {check} has {'passed' if passed else 'failed'} for snapshot {snapshot}"))
+    if as_json:
+        say(json.dumps({"table": table, "snapshot": snapshot, "check": check, "passed": passed}))
+    else:
+        say(escaped(f"check {check} has {'passed' if passed else 'failed'} for snapshot {snapshot}"))
 
 
 def _filter(text: str | None) -> dict[str, Any] | None:
