@@ -102,6 +102,8 @@ def everything(size: Size, log: Log, draw: random.Random) -> Mapping[str, Addres
         "Contracts": lambda: "/ui/contracts",
         "one contract": lambda: f"/ui/contracts/{agent()}",
         "Slots": lambda: "/ui/slots",
+        "Leases": lambda: "/ui/leases",
+        "Choosing": lambda: "/ui/choosing",
         "Metrics": lambda: "/ui/metrics",
         "Metrics of one agent": lambda: f"/ui/metrics?principal={agent()}",
         "Metrics of one table": lambda: f"/ui/metrics/data?table={table()}",
@@ -125,6 +127,8 @@ def own(agent: int, size: Size, log: Log, draw: random.Random) -> Mapping[str, A
         "one commit": lambda: f"/ui/commits/{draw.choice(numbers)}" if numbers else "/ui/commits",
         "one contract": lambda: f"/ui/contracts/{name}",
         "Slots": lambda: "/ui/slots",
+        "Leases": lambda: "/ui/leases",
+        "Choosing": lambda: "/ui/choosing",
         "Metrics": lambda: "/ui/metrics",
     }
 
