@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from functools import cached_property
@@ -194,14 +194,16 @@ def check_each_once(facts: AppendFacts) -> None:
 def check_partitions(facts: AppendFacts) -> None:
     """contract.table, contract.operation, contract.partitions, contract.undecided."""
     layout = Layout.of(facts.head.metadata)
-    verdict = check(facts.principal.contract, facts.table, _touches(facts), _APPEND, layout=layout, now_ms=facts.now_ms)
+    touches = list(_touches(facts))
+    verdict = check(facts.principal.contract, facts.table, touches, _APPEND, layout=layout, now_ms=facts.now_ms)
     if not isinstance(verdict, Clear):
         raise refusal(verdict, facts.principal, facts.table)
 
 
-def _touches(facts: AppendFacts) -> list[Touch]:
+def _touches(facts: AppendFacts) -> Iterator[Touch]:
     counted = Counter((claim.spec, claim.partition) for claim in facts.claims)
-    return [Touch(spec, partition, True, DATA, count) for (spec, partition), count in counted.items()]
+    for (spec, partition), count in counted.items():
+        yield Touch(spec, partition, True, DATA, count)
 
 
 def check_locations(facts: AppendFacts) -> None:

@@ -108,7 +108,7 @@ def admitted_rows(sent: SentRows) -> AdmittedAppend:
         slot_required=needs_slot(
             sent.principal.contract,
             sent.table,
-            [Touch(part.spec, part.partition, True, DATA) for part in sent.batch.parts],
+            (Touch(part.spec, part.partition, True, DATA) for part in sent.batch.parts),
             _APPEND,
             layout=Layout.of(sent.head.metadata),
             now_ms=sent.now_ms,

@@ -6,7 +6,7 @@ operation of the commit on it. Undecided is no permission: the caller refuses, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -219,13 +219,17 @@ def requires_intents(contract: Contract, table: Identifier) -> bool:
 def needs_slot(
     contract: Contract,
     table: Identifier,
-    touches: Sequence[Touch],
+    touches: Iterable[Touch],
     operations: frozenset[Operation],
     *,
     layout: Layout,
     now_ms: int,
 ) -> bool:
-    """Whether only the holder of a slot may commit this: no rule grants it but those whose slots are handed out."""
+    """Whether only the holder of a slot may commit this: no rule grants it but those whose slots are handed out.
+
+    Args:
+        touches: looked at only where the contract has such rules.
+    """
     rules = () if contract.shadow else contract.rules_for(table)
     wanted = operations & FILE_OPERATIONS
     if not wanted or all(rule.claim_within_ms is None for rule in rules):

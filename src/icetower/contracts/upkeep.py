@@ -56,6 +56,10 @@ class Branches(Part):
         default=(),
     )
 
+    def reporters(self, publisher: str) -> tuple[str, ...]:
+        """The principals whose reports count for what one publishes."""
+        return self.checked_by or (publisher,)
+
     def problem(self) -> tuple[str, str] | None:
         if self.checked_by and not self.checks:
             return "checked_by", "names who reports on checks where none are asked for; add 'checks'"

@@ -208,8 +208,8 @@ class Publishing:
                 next_step="fix_request",
             )
         if any(verdict is None for verdict in verdicts.values()):
-            by = branches.checked_by or (attempt.principal.name,)
-            waits = Published("waiting", head, waits_on=(branch, snapshot_id), checks=verdicts, checked_by=tuple(by))
+            by = branches.reporters(attempt.principal.name)
+            waits = Published("waiting", head, waits_on=(branch, snapshot_id), checks=verdicts, checked_by=by)
             return waits, done
         also = () if branch == wanted.branch else (asserted(wanted.branch, comparison.head),)
         ready = replace(wanted, branch=branch, squash=False)
@@ -278,8 +278,8 @@ class Publishing:
         """
         if snapshot_id is None:
             return dict.fromkeys(branches.checks)
-        by = branches.checked_by or (writer,)
-        found = await self._verdicts.of(str(head.metadata["table-uuid"]), snapshot_id, by)
+        uuid, by = str(head.metadata["table-uuid"]), branches.reporters(writer)
+        found = await self._verdicts.of(uuid, snapshot_id, by)
         return {name: found.get(name) for name in branches.checks}
 
     async def report(self, principal: Principal, table: Identifier, report: VerdictReport) -> CheckVerdict:
