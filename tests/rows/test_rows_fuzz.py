@@ -57,13 +57,22 @@ def dies_of_16(given: Body, schema: RowSchema) -> str:
 def keeps_memory(given: Body, schema: RowSchema) -> str:
     """For a process of its own."""
     if given == body(5, SEED):
-        bytearray(b"x") * (RSS_MAX_BYTES + MIB)
+        _ = bytearray(b"x") * (RSS_MAX_BYTES + MIB)
     return look(given, schema)
 
 
 @pytest.mark.full
 def test_a_process_for_them_alone_stays_within_its_memory() -> None:
     assert run(range(COUNT), SEED, 1, tell=lambda _: None).faults == {}
+
+
+@pytest.mark.full
+def test_the_memory_of_the_process_that_started_it_is_not_counted() -> None:
+    ours_bytes = RSS_MAX_BYTES // 2
+    held = bytearray(b"x") * ours_bytes
+    found = run(range(10), SEED, 1, tell=lambda _: None)
+    del held
+    assert found.rss_bytes < ours_bytes
 
 
 @pytest.mark.full

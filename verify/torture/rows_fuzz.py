@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import resource
 import sys
 import time
@@ -25,6 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -219,6 +221,17 @@ class _Crew:
             self._process = None
 
 
+def peak_rss_bytes() -> int:
+    """The most memory that this process had, in bytes, since its program was started.
+
+    `ru_maxrss` is not that on Linux: a process starts with the figure of the one that started it.
+    """
+    peak = re.search(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    if peak is None:
+        raise OSError("/proc/self/status has no VmHWM: the memory of a process can be judged on Linux alone")
+    return int(peak[1]) * 1024
+
+
 def _work(numbers: range, seed: int, look: Look, begun: Any, pipe: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
@@ -228,7 +241,7 @@ def _work(numbers: range, seed: int, look: Look, begun: Any, pipe: Connection) -
     for at in range(0, len(numbers), TELL_EVERY):
         found = some(numbers[at : at + TELL_EVERY], seed, look, begins)
         # Judged here alone, since this process has done nothing else: a process of tests has memory of others.
-        found.rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        found.rss_bytes = peak_rss_bytes()
         if found.rss_bytes > RSS_MAX_BYTES:
             last = numbers[at + found.inputs - 1]
             found.faults.setdefault(last, f"the process came to {found.rss_bytes // MIB} MiB until this body")
