@@ -282,6 +282,12 @@ class Pair:
         connection.execute("BEGIN IMMEDIATE")
         return connection
 
+    def halt(self) -> None:
+        """Stop the first tower where it is. The signal alone returns before all of its threads stand still."""
+        self.one.process.send_signal(signal.SIGSTOP)
+        threads = Path(f"/proc/{self.one.process.pid}/task")
+        until(lambda: all("T (stopped)" in (one / "status").read_text() for one in threads.iterdir()))
+
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
@@ -347,7 +353,7 @@ def test_k4_a_zombie_at_one_tower_never_lands_after_the_fence_of_another(pair: P
     catalog = pair.locked()
     sent = Sent(pair.one.uri, "/v1/namespaces/db/tables/t/append", body, key)
     until(lambda: pair.metadata_files() - known)
-    pair.one.process.send_signal(signal.SIGSTOP)
+    pair.halt()
     catalog.rollback()
     assert told(pair.second.fence("db.t", key)) == (False, True, None)
     if then == "is killed":
