@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # One more than there are cores, and four at most: tests of real servers wait for them a good part of the time.
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -ge 3 ] && echo 4 || echo $$((n + 1)))
 
-.PHONY: help setup java jdk jars class-archive postgres chromium vendor screenshots demo check quick test verify matrix verify-docs differential mutations walkthrough reference experiments hostile soak torture bench-clients bench-commit bench-day bench-gate bench-intents bench-isolation bench-ledger bench-mediator bench-orphans bench-page bench-patterns bench-rewriters bench-rows bench-audit bench-simulator bench-transport never-weaker exchanges scan-planning gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
+.PHONY: help setup java jdk jars class-archive postgres chromium vendor screenshots demo check quick test verify matrix verify-docs differential mutations walkthrough reference experiments hostile soak torture bench-clients bench-commit bench-day bench-gate bench-idle bench-intents bench-isolation bench-ledger bench-mediator bench-orphans bench-page bench-patterns bench-rewriters bench-rows bench-audit bench-simulator bench-transport never-weaker exchanges scan-planning gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -116,6 +116,9 @@ bench-isolation: jars ## three failure modes of agents, and what isolation saves
 
 bench-simulator: $(READY) ## the simulator beside real writers: predicted and measured commits a second, about six minutes
 	@$(BIN)/python -m bench.commits.simulated
+
+bench-idle: jars ## what a run of each job costs with nothing new, in a Spark that has just started: three minutes
+	@$(BIN)/python -m bench.idle.run
 
 bench-intents: $(READY) ## operations on intents a second, in process and over HTTP, with COUNT (10000) leases held
 	@$(BIN)/python -m bench.intents.run --held $(if $(filter command line,$(origin COUNT)),$(COUNT),10000)

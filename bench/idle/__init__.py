@@ -1,0 +1,1 @@
+"""What a run of each job costs when there is nothing new."""
