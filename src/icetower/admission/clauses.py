@@ -10,7 +10,7 @@ from typing import Any
 
 from icetower.admission.alterations import shared
 from icetower.admission.facts import Facts
-from icetower.admission.honesty import SETS_PROPERTIES, given_properties
+from icetower.admission.honesty import REMOVES_PROPERTIES, SETS_PROPERTIES, given_properties
 from icetower.admission.identity import check_key
 from icetower.admission.locations import PATHS, check_files, may_be_statistics, steers_clients
 from icetower.admission.operations import RETENTION
@@ -28,7 +28,7 @@ JSON = Mapping[str, Any]
 HISTORY = ("icetower.retention.", "history.expire.", "gc.enabled")
 """Properties that begin like this say how much of everybody's history goes."""
 
-_LISTS_OF_PROPERTIES = (*SETS_PROPERTIES, "removals", "removed")
+_LISTS_OF_PROPERTIES = (*SETS_PROPERTIES, *REMOVES_PROPERTIES)
 
 
 def check_summaries(facts: Facts) -> None:
