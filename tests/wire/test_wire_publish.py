@@ -290,6 +290,42 @@ def test_checks_pass_for_the_very_snapshot_that_is_published(tower: TowerProcess
     assert ids(table) == [1, 2, 9, 10, 11]
 
 
+@pytest.mark.parametrize("rebased", [False, True])
+@pytest.mark.parametrize("fast", [False, True])
+def test_whoever_publishes_past_the_checks_of_the_authors_hears_of_it(
+    tower: TowerProcess, table: Table, namespace: str, rebased: bool, fast: bool
+) -> None:
+    name = name_of(table)
+    writer = tower.principal(f"{namespace}_w", CONTRACT.format(namespace) + "branches: {checks: [counts]}\n")
+    theirs = tower.catalog(writer).load_table(name)
+    append(table, 1)
+    theirs.refresh().manage_snapshots().create_branch(table.refresh().metadata.refs["main"].snapshot_id, "dev").commit()
+    with Agent(tower.uri, token=writer) as agent:
+        if fast:
+            agent.branch(name, "dev").append([{"id": 2, "region": "eu"}])
+        else:
+            append(theirs, 2, branch="dev")
+    if rebased:
+        append(table, 9)
+    else:
+        with Tower(tower.uri, writer) as job:
+            at = table.refresh().metadata.refs["dev"].snapshot_id
+            job.report_check(name, at, "counts", passed=False)
+    said = icetower(tower, "publish", name, "dev", "--json")
+    assert (said.returncode, json.loads(said.stdout)["unchecked"]) == (0, ["counts"])
+    assert "published without the checks" in said.stderr
+    assert [
+        line for line in tower.log.read_text().splitlines() if name in line and "without its checks: counts" in line
+    ]
+    append(theirs, 3, branch="dev")
+    if not rebased:
+        at = table.refresh().metadata.refs["dev"].snapshot_id
+        with Tower(tower.uri, writer) as job:
+            job.report_check(name, at, "counts", passed=True)
+        done = tower.admin.publish(name, "dev", key=new_key())
+        assert (done.outcome, done.unchecked) == ("forwarded", ())
+
+
 def test_a_contract_counts_for_all_snapshots_of_the_branch(tower: TowerProcess, table: Table, namespace: str) -> None:
     name = name_of(table)
     append(table, 1)
