@@ -10,6 +10,7 @@ import pytest
 
 from icetower.admission import contents
 from icetower.admission.admitted import Admitted, fingerprint
+from icetower.admission.clauses import ORIGINS
 from icetower.admission.facts import Facts
 from icetower.admission.gate import judge
 from icetower.admission.identity import Identity
@@ -17,7 +18,7 @@ from icetower.admission.operations import operation_of, operations_of
 from icetower.admission.targets import Places, locate, targets_of
 from icetower.contracts.document import load
 from icetower.contracts.model import Contract, Operation
-from icetower.errors import BadRequest, ContractViolation, IcetowerError, KeyMisused, ValidationFailed
+from icetower.errors import BadRequest, CommitConflict, ContractViolation, IcetowerError, KeyMisused, ValidationFailed
 from icetower.iceberg.change import Change, ListDiff, Touched
 from icetower.iceberg.manifests import (
     ADDED,
@@ -581,6 +582,34 @@ def test_a_property_of_the_tower_is_known_and_says_something(line: str, spelled:
     assert ask(updates=[gone], by=administrator("chief"), metadata=had)
 
 
+TOWERS_OWN = ("icetower.intents.fence", "icetower.published.0123")
+"""Properties in which the tower remembers."""
+
+
+@pytest.mark.parametrize("name", TOWERS_OWN)
+@pytest.mark.parametrize("spelled", ["removals", "removed"])
+def test_what_the_tower_remembers_in_properties_no_client_removes_or_changes(name: str, spelled: str) -> None:
+    had = {**METADATA, "properties": {name: "7", "owner": "us"}}
+    gone: dict[str, Any] = {"action": "remove-properties", spelled: ["owner", name]}
+    same, lower = ({"action": "set-properties", "updates": {name: value}} for value in ("7", "6"))
+    for by in (administrator("chief"), contract("alter", "all")):
+        error = refused(updates=[gone], by=by, metadata=had)
+        assert (error.status, error.rule, name in error.message) == (400, "property.tower", True)
+        assert refused(updates=[same, gone], by=by, metadata=had).rule == "property.tower"
+        assert refused(updates=[lower], by=by, metadata=had).rule == "property.unknown"
+        assert ask(updates=[same], by=by, metadata=had)  # Java repeats what a table has
+        early = ask(updates=[gone], by=by)  # before the table has it
+        assert early.judge_again is not None
+        with pytest.raises(CommitConflict):
+            early.judge_again(had)
+
+
+def test_a_fence_of_a_key_is_lifted_by_whoever_may_alter_the_table() -> None:
+    had = {**METADATA, "properties": {"icetower.fence.0123": "{}"}}
+    gone = {"action": "remove-properties", "removals": ["icetower.fence.0123"]}
+    assert ask(updates=[gone], by=contract("alter", "all"), metadata=had)
+
+
 PATHS = """\
 file:///w/pricing/prices/data/x.parquet              yes
 file:/w/pricing/prices/data/x.parquet                yes
@@ -663,6 +692,9 @@ icetower.group-file             contract.summary
 icetower.group-size             contract.summary
 icetower.ref                    contract.summary
 icetower.base-snapshot          contract.summary
+icetower.published-branch       contract.summary
+icetower.published-of           contract.summary
+icetower.author                 contract.summary
 icetower.anything               summary.unknown
 icetower.filters                summary.unknown
 icetower.isolation              summary.unknown
@@ -683,7 +715,9 @@ def test_summary_keys_of_the_tower_are_the_towers_and_misspelt_ones_nobodys(line
         return
     error = refused(written)
     assert (error.rule, name in error.message) == (rule, True)
-    if rule == "contract.summary":
+    if name in ORIGINS:
+        assert refused(written, by=administrator("chief")).rule == rule
+    elif rule == "contract.summary":
         assert ask(written, by=administrator("chief"))
     else:
         assert "icetower.application, icetower.blind, icetower.decided-at, icetower.fence" in error.message

@@ -15,7 +15,20 @@ from icetower.contracts.document import load
 from icetower.errors import BadRequest
 from icetower.iceberg.entry_checks import live_entries
 from icetower.iceberg.manifests import read_manifest, read_manifest_list
-from icetower.protocol.marks import BASE, BLIND, BLIND_APPENDS, FILTER, GROUP_FILE, READ_SNAPSHOT, REVERTS
+from icetower.protocol.marks import (
+    AUTHOR,
+    BASE,
+    BLIND,
+    BLIND_APPENDS,
+    FILTER,
+    GROUP_FILE,
+    PRINCIPAL,
+    PUBLISHED_BRANCH,
+    PUBLISHED_OF,
+    READ_SNAPSHOT,
+    REVERTS,
+    SOURCE_SNAPSHOT,
+)
 from icetower.protocol.names import Identifier
 from icetower.revert.agents import Agent, Naming, Wanted
 from icetower.revert.reverting import Plan
@@ -436,6 +449,58 @@ def test_what_was_brought_back_by_taking_back_that_is_taken_back_again() -> None
     assert len(plan.reverts) == 2
     assert after is not None
     assert content_of(world, after) == list(range(10))
+
+
+def published(of: int, **words: str) -> dict[str, str]:
+    return {BLIND: "true", PUBLISHED_BRANCH: "dev", PUBLISHED_OF: str(of), SOURCE_SNAPSHOT: str(of), **words}
+
+
+def test_what_another_has_published_is_taken_back_by_either_name() -> None:
+    world, _ = story()
+    world.author = "carl"
+    theirs = world.data(range(300, 305), (0, RED))
+    world.commit("append", [theirs], summary=published(1, **{AUTHOR: "ann,bert"}))
+    own = world.data(range(400, 405), (0, RED))
+    copy = world.commit("append", [own], summary=published(2, **{AUTHOR: "bert"}))
+    world.commit("append", [world.data(range(500, 505), (0, RED))], summary=published(3))
+    with pytest.raises(BadRequest, match="several agents") as refused:
+        taken_back(world.table(), agent="bert")
+    assert refused.value.rule == "revert.blind"
+    when = next(each["timestamp-ms"] for each in world.metadata["snapshots"] if each["snapshot-id"] == copy)
+    plan, after = taken_back(world.table(), agent="bert", since_ms=when, unread=True)
+    assert [item.path for item in plan.remove] == [own.path]
+    assert after is not None
+    assert taken_back(after, agent="bert", since_ms=when)[0].nothing
+    assert len(taken_back(world.table(), agent="carl")[0].written) == 3
+    again = asyncio.run(Agent(after.head, after.files, Wanted("carl", when)).plan())
+    assert (len(again.written), len(again.reverts), again.dependencies) == (2, 1, ())
+    assert not taken_back(world.table(), agent="dora")[0].written
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_of_a_published_snapshot_that_several_have_made_the_agents_own_files_go(grouped: bool) -> None:
+    """The branch's own snapshots say whose files they are, for as long as the table has them."""
+    world = World(1, 2, declared=0)
+    world.author = "ann"
+    mine, theirs = world.data(range(10), (0, RED)), world.data(range(10, 20), (0, RED))
+    path = "mem://serial/metadata/_group.json"
+    if grouped:
+        first = world.commit("append", [mine, theirs], summary={GROUP_FILE: path})
+        appends = tuple(GroupedAppend(who, None, None, "", (f.path,)) for who, f in (("ann", mine), ("bob", theirs)))
+        world.storage[path] = write_group(Group(world.metadata["table-uuid"], "dev", first, appends))
+        made = [first]
+    else:
+        made = [world.commit("append", [mine])]
+        world.author = "bob"
+        made.append(world.commit("append", [theirs]))
+    table = world.table()
+    world.author = "carl"
+    named = {PUBLISHED_BRANCH: "dev", PUBLISHED_OF: ",".join(map(str, made)), SOURCE_SNAPSHOT: str(made[-1])}
+    copy = {"snapshot-id": 9, "summary": {**named, PRINCIPAL: "carl", **({} if grouped else {AUTHOR: "ann,bob"})}}
+    found = Agent(table.head, table.files, Wanted("ann", 0)).published.own(copy)
+    assert asyncio.run(found) == {mine.path: None}
+    nobody = Agent(table.head, table.files, Wanted("dora", 0)).published.own(copy)
+    assert asyncio.run(nobody) is None
 
 
 def test_the_principals_of_one_contract_are_taken_back_together() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import BadRequestError, ForbiddenError
 from pyiceberg.table import Table
 
 from icetower import Agent, AsyncAgent
@@ -21,7 +22,7 @@ from icetower.agent import Tower, keyed, new_key
 from icetower.cli.branches import remove_stale
 from icetower.contracts.document import load
 from icetower.errors import CommitConflict, Forbidden, IcetowerError, NotFound, PublishConflict
-from icetower.protocol.marks import PUBLISHED_BRANCH
+from icetower.protocol.marks import PUBLISHED_BRANCH, PUBLISHED_OF
 from tests.pages.page_blocks import blocks_of
 from verify.kit.tower_process import SCHEMA, TowerProcess, command
 
@@ -187,6 +188,48 @@ def test_what_main_has_is_not_brought_again_however_it_came_there(tower: TowerPr
     assert publish("dev", key=new_key()).outcome == "nothing"
 
 
+@pytest.mark.parametrize("admin", [False, True])
+def test_nothing_is_left_out_for_what_a_client_forges(
+    tower: TowerProcess, table: Table, namespace: str, admin: bool
+) -> None:
+    """A snapshot that says it was picked, or published, must be so; Iceberg's own picks are."""
+    name = name_of(table)
+    append(table, 1)
+    table.manage_snapshots().create_branch(table.refresh().metadata.refs["main"].snapshot_id, "dev").commit()
+    theirs = (
+        table
+        if admin
+        else tower.catalog(tower.principal(f"{namespace}_w", CONTRACT.format(namespace))).load_table(name)
+    )
+    first, second = append(theirs, 2, branch="dev"), append(theirs, 3, branch="dev")
+    append(table, 9)
+    forged = {"source-snapshot-id": str(first)}
+    copied = {PUBLISHED_BRANCH: "dev", PUBLISHED_OF: f"{first},{second}"}
+    for words in (forged, {"source-snapshot-id": "7"}, {"source-snapshot-id": "x"}, copied, forged | copied):
+        with pytest.raises(
+            (BadRequestError, ForbiddenError), match=r"summary\.picked|written by the tower alone|picked from"
+        ):
+            theirs.refresh().append(rows(8), snapshot_properties=keyed(new_key(), blind=True) | words)
+    with theirs.refresh().transaction() as transaction:  # as `cherrypick_snapshot`
+        (task,) = (
+            each for each in theirs.scan(snapshot_id=first).plan_files() if _added(theirs, first, each.file.file_path)
+        )
+        with transaction.update_snapshot(
+            snapshot_properties=keyed(new_key(), blind=True) | forged
+        ).fast_append() as picked:
+            picked.append_data_file(task.file)
+    done = tower.admin.publish(name, "dev", key=new_key())
+    assert [source for _, source in done.snapshots] == [second]
+    assert ids(table) == [1, 2, 3, 9]
+
+
+def _added(table: Table, snapshot_id: int, path: str) -> bool:
+    snapshot = table.snapshot_by_id(snapshot_id)
+    assert snapshot is not None
+    manifests = [each for each in snapshot.manifests(table.io) if each.added_snapshot_id == snapshot_id]
+    return any(entry.data_file.file_path == path for each in manifests for entry in each.fetch_manifest_entry(table.io))
+
+
 # -- contracts and checks ---------------------------------------------------------------------------------------------
 
 
@@ -245,6 +288,42 @@ def test_checks_pass_for_the_very_snapshot_that_is_published(tower: TowerProcess
             job.report_check(name, 17, "counts", passed=True)
         assert missing.value.rule == "snapshot.exists"
     assert ids(table) == [1, 2, 9, 10, 11]
+
+
+@pytest.mark.parametrize("rebased", [False, True])
+@pytest.mark.parametrize("fast", [False, True])
+def test_whoever_publishes_past_the_checks_of_the_authors_hears_of_it(
+    tower: TowerProcess, table: Table, namespace: str, rebased: bool, fast: bool
+) -> None:
+    name = name_of(table)
+    writer = tower.principal(f"{namespace}_w", CONTRACT.format(namespace) + "branches: {checks: [counts]}\n")
+    theirs = tower.catalog(writer).load_table(name)
+    append(table, 1)
+    theirs.refresh().manage_snapshots().create_branch(table.refresh().metadata.refs["main"].snapshot_id, "dev").commit()
+    with Agent(tower.uri, token=writer) as agent:
+        if fast:
+            agent.branch(name, "dev").append([{"id": 2, "region": "eu"}])
+        else:
+            append(theirs, 2, branch="dev")
+    if rebased:
+        append(table, 9)
+    else:
+        with Tower(tower.uri, writer) as job:
+            at = table.refresh().metadata.refs["dev"].snapshot_id
+            job.report_check(name, at, "counts", passed=False)
+    said = icetower(tower, "publish", name, "dev", "--json")
+    assert (said.returncode, json.loads(said.stdout)["unchecked"]) == (0, ["counts"])
+    assert "published without the checks" in said.stderr
+    assert [
+        line for line in tower.log.read_text().splitlines() if name in line and "without its checks: counts" in line
+    ]
+    append(theirs, 3, branch="dev")
+    if not rebased:
+        at = table.refresh().metadata.refs["dev"].snapshot_id
+        with Tower(tower.uri, writer) as job:
+            job.report_check(name, at, "counts", passed=True)
+        done = tower.admin.publish(name, "dev", key=new_key())
+        assert (done.outcome, done.unchecked) == ("forwarded", ())
 
 
 def test_a_contract_counts_for_all_snapshots_of_the_branch(tower: TowerProcess, table: Table, namespace: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from icetower.admission.alterations import shared
 from icetower.admission.facts import Facts
-from icetower.admission.honesty import SETS_PROPERTIES, given_properties
+from icetower.admission.honesty import REMOVES_PROPERTIES, SETS_PROPERTIES, given_properties
 from icetower.admission.identity import check_key
 from icetower.admission.locations import PATHS, check_files, may_be_statistics, steers_clients
 from icetower.admission.operations import RETENTION
@@ -21,14 +21,32 @@ from icetower.contracts.check import Clear, Touch, check
 from icetower.contracts.model import FILE_OPERATIONS, Operation
 from icetower.contracts.terms import NO_LAYOUT, Layout
 from icetower.errors import ContractViolation
-from icetower.protocol.marks import OF_THE_TOWER, OURS, PROGRESS, REVERTS
+from icetower.protocol.marks import (
+    AUTHOR,
+    OF_THE_TOWER,
+    OURS,
+    PROGRESS,
+    PUBLISHED_BRANCH,
+    PUBLISHED_OF,
+    REVERTS,
+)
 
 JSON = Mapping[str, Any]
 
 HISTORY = ("icetower.retention.", "history.expire.", "gc.enabled")
 """Properties that begin like this say how much of everybody's history goes."""
 
-_LISTS_OF_PROPERTIES = (*SETS_PROPERTIES, "removals", "removed")
+_LISTS_OF_PROPERTIES = (*SETS_PROPERTIES, *REMOVES_PROPERTIES)
+
+
+ORIGINS = frozenset({PUBLISHED_BRANCH, PUBLISHED_OF, AUTHOR})
+"""By these a publication knows what is on a branch already, and a revert whose rows those are."""
+
+
+def check_origins(facts: Facts) -> None:
+    """contract.summary: administrators, too, write nothing that later publications believe."""
+    for name in sorted({name for summary in facts.summaries for name in summary} & ORIGINS):
+        raise _tower_writes(facts, name)
 
 
 def check_summaries(facts: Facts) -> None:
@@ -38,12 +56,7 @@ def check_summaries(facts: Facts) -> None:
             # Progress makes rows of a log count as done: for those alone who may write everywhere.
             mediates = name.startswith(PROGRESS) and not facts.grants_everywhere(Operation.APPEND)
             if name in OF_THE_TOWER or mediates:
-                raise _refusal(
-                    facts,
-                    "contract.summary",
-                    f"the snapshot property {name} is written by the tower alone; leave it out",
-                    next_step="fix_request",
-                )
+                raise _tower_writes(facts, name)
             # What is said to be taken back counts as meant to go, or to come back, for every audit.
             if name == REVERTS and not facts.grants_everywhere(Operation.DELETE):
                 raise _refusal(
@@ -53,6 +66,11 @@ def check_summaries(facts: Facts) -> None:
                     "an administrator to run `icetower revert`",
                     next_step="fix_request",
                 )
+
+
+def _tower_writes(facts: Facts, name: str) -> ContractViolation:
+    message = f"the snapshot property {name} is written by the tower alone; leave it out"
+    return _refusal(facts, "contract.summary", message, next_step="fix_request")
 
 
 def check_any_file_operation(facts: Facts) -> None:

@@ -35,6 +35,7 @@ from icetower.admission.deliveries import Way
 from icetower.admission.facts import Facts
 from icetower.admission.guards import Excess
 from icetower.admission.identity import Identity, application_of
+from icetower.admission.picks import check_picks
 from icetower.admission.quotas import RateLimits
 from icetower.admission.reads import believed, scope_of
 from icetower.admission.rows import RowsFacts, SentRows
@@ -85,6 +86,7 @@ class Check(Generic[F]):
 
 REQUEST_CHECKS: tuple[Check[Facts], ...] = (
     Check(honesty.check_summary_names, everybody=True),
+    Check(clauses.check_origins, everybody=True),
     Check(clauses.check_summaries),
     Check(clauses.check_any_file_operation),
     Check(clauses.check_refs),
@@ -100,6 +102,7 @@ COMMIT_CHECKS: tuple[Check[Facts], ...] = (
     Check(honesty.check_properties_of_ours, everybody=True, of_head=True),
     Check(honesty.check_client_code, everybody=True, of_head=True),
     Check(honesty.check_vectors, everybody=True),
+    Check(clauses.check_origins, everybody=True),
     Check(clauses.check_summaries),
     Check(clauses.check_partitions),
     Check(clauses.check_quotas),
@@ -468,7 +471,14 @@ async def check_contents(gate: Gate, facts: Facts, admitted: Admitted) -> None:
         contents.check_contents(facts.principal, admitted, facts.after, named, places, now_ms=facts.now_ms)
 
 
+async def check_picked(gate: Gate, facts: Facts, admitted: Admitted) -> None:
+    """summary.picked: what says that it was picked brings what its source has, so that publications may believe it."""
+    if facts.base is not None:
+        await check_picks(gate.files.manifests, facts.base, admitted.changes)
+
+
 FILE_CHECKS: tuple[Callable[[Gate, Facts, Admitted], Awaitable[None]], ...] = (
+    check_picked,
     check_proofs,
     check_vector_ages,
     check_added_vectors,

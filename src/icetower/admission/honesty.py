@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from icetower.admission.facts import Facts
-from icetower.admission.properties import check_properties
+from icetower.admission.properties import check_properties, check_removed_properties
 from icetower.admission.targets import known_places
 from icetower.errors import ValidationFailed
 from icetower.iceberg.avro_schemas import holds_values_of
@@ -25,6 +25,9 @@ JSON = Mapping[str, Any]
 
 SETS_PROPERTIES = ("updates", "updated")
 """Early clients' name of the list counts as well: the table takes it."""
+
+REMOVES_PROPERTIES = ("removals", "removed")
+"""Likewise."""
 
 
 def check_manifests(facts: Facts) -> None:
@@ -81,10 +84,13 @@ def check_summary_names(facts: Facts) -> None:
 
 
 def check_properties_of_ours(facts: Facts) -> None:
-    """Table properties of ours that the commit sets are known, and their values say something."""
+    """Table properties of ours that the commit sets are known and say something; the tower's own are not removed."""
     before: JSON = (facts.base or {}).get("properties") or {}
     for update in facts.updates:
         check_properties(given_properties(update), before)
+        if update["action"] == "remove-properties":
+            for part in REMOVES_PROPERTIES:
+                check_removed_properties(update.get(part) or (), before)
 
 
 def given_properties(update: JSON) -> JSON:

@@ -1,19 +1,23 @@
-"""Table properties of ours that a commit sets: is each known, and does its value say something? Pure.
+"""Table properties of ours that a commit sets or removes: may a client, and does the value say something? Pure.
 
 The tower goes by a handful of properties, and by nothing in between: a misspelt one asks for nothing, and the table's
-owner would rely on it. Those that a table has already, from a registration or another release, may stay.
+owner would rely on it. Those that a table has already, from a registration or another release, may stay. What the tower
+keeps in properties for itself is neither set nor removed by clients. Fences of keys are the exception: whoever may
+alter the table may lift one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from icetower.contracts.model import ADVISORY, REQUIRED
 from icetower.errors import ValidationFailed
 from icetower.protocol.marks import (
     BLIND_APPENDS,
     INTENTS,
+    INTENTS_FENCE,
     OURS,
+    PUBLISHED,
     RETENTION_AGE_MAX_MS,
     RETENTION_SINKS_MAX_MS,
     RETENTION_SNAPSHOTS_MAX,
@@ -79,4 +83,20 @@ def check_properties(given: Mapping[str, object], before: Mapping[str, object]) 
         if not holds(str(value)):
             raise ValidationFailed(
                 f"the table property {name} is {str(value)[:100]!r}; it must be {wanted}", rule="property.value"
+            )
+
+
+def check_removed_properties(names: Iterable[str], before: Mapping[str, object]) -> None:
+    """Raises `ValidationFailed` (``property.tower``) where the tower's memory of fences or publications would go.
+
+    Args:
+        names: the properties to be removed.
+        before: those that the table has.
+    """
+    for name in names:
+        if name in before and (name == INTENTS_FENCE or name.startswith(PUBLISHED)):
+            raise ValidationFailed(
+                f"the table property {name} is the tower's own: without it, leases that have ended or publications "
+                "that are done could count anew. Leave it as it is",
+                rule="property.tower",
             )

@@ -37,6 +37,8 @@ class PublishedBranch:
         waits_on: the branch and the snapshot that are to be checked.
         checks: the checks that the contract asks for.
         checked_by: the principals whose reports count, where it waits.
+        unchecked: checks that the contracts of the branch's authors name, and that have not passed. Whoever published
+            it is not held to them.
     """
 
     outcome: str
@@ -45,6 +47,7 @@ class PublishedBranch:
     waits_on: tuple[str, int] | None
     checks: tuple[Verdict, ...]
     checked_by: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
 
     @property
     def done(self) -> bool:
@@ -64,6 +67,7 @@ class PublishedBranch:
                 Verdict(each["check"], each["passed"], each["details"], each["principal"]) for each in answer["checks"]
             ),
             tuple(answer.get("checked-by", ())),
+            tuple(answer.get("unchecked", ())),
         )
 
 

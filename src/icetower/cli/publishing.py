@@ -70,6 +70,9 @@ def publish(
             waits = f"has not reported (reports of {' and '.join(done.checked_by)} count)"
             found = {None: waits, True: "has passed", False: "has failed"}[verdict.passed]
             say(escaped(f"  check {verdict.check} {found}"))
+    if done.unchecked:
+        names = ", ".join(done.unchecked)
+        warn(escaped(f"published without the checks that the contracts of {branch}'s authors name: {names}"))
     if not done.done:
         raise typer.Exit(FOUND)
 
@@ -133,5 +136,6 @@ def _to_json(done: PublishedBranch, key: str) -> dict[str, Any]:
         "check": None if done.waits_on is None else {"branch": done.waits_on[0], "snapshot": done.waits_on[1]},
         "checks": [asdict(verdict) for verdict in done.checks],
         "checked_by": list(done.checked_by),
+        "unchecked": list(done.unchecked),
         "key": key,
     }

@@ -10,7 +10,7 @@ from icetower.admission.admitted import Admitted
 from icetower.commit.draft import finish
 from icetower.commit.needs import NeedsTargets
 from icetower.errors import CommitConflict
-from icetower.protocol.marks import PRINCIPAL
+from icetower.protocol.marks import AUTHOR, PRINCIPAL
 from icetower.protocol.updates import Updates
 from icetower.publish.comparison import origins_of
 from icetower.publish.conflicts import check_conflicts
@@ -99,12 +99,13 @@ def _forward(member: Admitted, staged: StagedTable) -> Published:
 
 
 def _authors(member: Admitted, staged: StagedTable) -> dict[int, str]:
-    """Who made the snapshots, as they are on their branch."""
+    """Who made the snapshots, first of all. Appends by the fast path have many authors, whom their group files name."""
     found: dict[int, str] = {}
     for change in member.changes:
         snapshot = staged.snapshot(change.snapshot.id)
-        if snapshot is not None and PRINCIPAL in snapshot.summary:
-            found[snapshot.id] = snapshot.summary[PRINCIPAL]
+        author = None if snapshot is None else snapshot.summary.get(AUTHOR) or snapshot.summary.get(PRINCIPAL)
+        if author is not None:
+            found[change.snapshot.id] = author
     return found
 
 

@@ -55,6 +55,7 @@ def _to_json(done: Published, to: str) -> dict[str, Any]:
         "check": None if done.waits_on is None else {"branch": done.waits_on[0], "snapshot-id": done.waits_on[1]},
         "checks": [_verdict(name, verdict) for name, verdict in checks.items()],
         "checked-by": list(done.checked_by),
+        "unchecked": list(done.unchecked),
     }
 
 

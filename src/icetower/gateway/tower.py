@@ -62,6 +62,7 @@ from icetower.recent import Budget
 from icetower.registry.registry import Registry
 from icetower.registry.tokens import Lifetimes
 from icetower.service.attempts import Attempts, Heard
+from icetower.service.authors import Authors
 from icetower.service.changes import Changes
 from icetower.service.checks import Checks
 from icetower.service.commits import Commits
@@ -283,7 +284,8 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     deciding = gate, engine, heads, replays, refusals, writers
     commits = Commits(*deciding, lifecycle, gatekeeper, outcomes, journal, ambient, door, under_way, intents)
     kept = writers, outcomes, journal, Verdicts(control, ambient), ambient
-    publishing = Publishing(gate, engine, heads, replays, *kept, intents, key_lifetime_ms=limits.lately_ms)
+    whose = intents, Authors(registry, storage)
+    publishing = Publishing(gate, engine, heads, replays, *kept, *whose, key_lifetime_ms=limits.lately_ms)
     intake = Intake(server, ambient, open_to_all=open_to_all)
     front = Front(registry, intake, attempts, journal, shadow, ambient, server, open_to_all, traces=traces)
     token_rates, mcp = TokenRates(ambient), McpMount(front, settings.storage)

@@ -55,4 +55,5 @@ def _answer(table: str, done: PublishedBranch) -> PublishedSnapshots:
         snapshots=[str(at) for at, _ in done.snapshots[:LISTED_MAX]],
         to_check=None if done.waits_on is None else str(done.waits_on[1]),
         checks={clean(verdict.check): _FOUND[verdict.passed] for verdict in done.checks},
+        unchecked=[clean(name) for name in done.unchecked],
     )

@@ -254,6 +254,7 @@ class PublishedSnapshots(Result):
     snapshots: list[str] = Field(default_factory=list, description="Those that came to the other branch.")
     to_check: str | None = Field(default=None, description="The snapshot that is to be checked first.")
     checks: dict[str, str] = Field(default_factory=dict, description="Check: passed, failed or not reported.")
+    unchecked: list[str] = Field(default_factory=list, description="Checks of the branch's authors that it went past.")
     conflicts: list[SnapshotRefused] = Field(default_factory=list, description="What stands against each snapshot.")
 
 

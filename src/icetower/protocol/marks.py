@@ -93,7 +93,7 @@ PUBLISHED_OF = "icetower.published-of"
 """The snapshots whose content this one has, as they were first committed: ids, separated by commas."""
 
 AUTHOR = "icetower.author"
-"""Who made the published snapshot, where another principal published it."""
+"""Who made the published snapshot, where another principal published it: names, with commas between them."""
 
 OF_CLIENTS = frozenset(
     {

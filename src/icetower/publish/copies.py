@@ -50,6 +50,9 @@ def copies_of(
         return ()
     changes[-1][1].extend(others)
     if publication.squash and len(changes) > 1:
+        made_by = [authors.get(change.snapshot.id) for change, _ in changes]
+        everybody = {name for names in made_by if names is not None for name in names.split(",")}
+        authors = {} if None in made_by else {changes[-1][0].snapshot.id: ",".join(sorted(everybody))}
         changes = [(squashed([change for change, _ in changes]), [each for _, some in changes for each in some])]
     if not (changes[0][0].added or changes[0][0].removed):
         return ()

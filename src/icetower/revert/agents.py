@@ -13,11 +13,12 @@ from icetower.audit.roots import rooted
 from icetower.audit.shapes import check_shape
 from icetower.audit.wording import called
 from icetower.errors import BadRequest, NotFound, ValidationFailed
-from icetower.iceberg.manifests import DataFile, Manifest, read_manifest, read_manifest_list
+from icetower.iceberg.manifests import DataFile, Manifest, ManifestFile, read_manifest, read_manifest_list
 from icetower.iceberg.metadata import MAIN, ancestors
 from icetower.iceberg.records import DELETED
-from icetower.protocol.marks import GROUP_FILE, PRINCIPAL, REVERTS, REVERTS_OF
+from icetower.protocol.marks import GROUP_FILE, PRINCIPAL, PUBLISHED_BRANCH, REVERTS, REVERTS_OF
 from icetower.protocol.snapshots import Snapshot
+from icetower.revert.published import Published
 from icetower.revert.reverting import Own, Plan, Reverting
 from icetower.revert.taking_back import Draft, Drafting
 from icetower.revert.unread import Promises, Unread
@@ -160,13 +161,27 @@ class Agent:
                 continue
             summary: Mapping[str, Any] = snapshot.get("summary") or {}
             if GROUP_FILE in summary:
-                group = await self._group(snapshot, str(summary[GROUP_FILE]))
-                mine = _own_files(group, self._wanted)
+                mine = await self._own_of_group(snapshot)
                 if mine:
                     own[at] = mine
             elif self._wanted.of(summary.get(PRINCIPAL)):
                 own[at] = None
+            elif PUBLISHED_BRANCH in summary:
+                found = await self.published.own(snapshot)
+                if found is not None:
+                    own[at] = None if isinstance(found, str) else found
         return own
+
+    @property
+    def published(self) -> Published:
+        """Whose the rebased snapshots are."""
+        return Published(self._head.snapshots, self._wanted.of, self._own_of_group, self._rows, self._manifest)
+
+    async def _own_of_group(self, snapshot: JSON) -> Own:
+        return _own_files(await self._group(snapshot, str(snapshot["summary"][GROUP_FILE])), self._wanted)
+
+    async def _rows(self, snapshot: JSON) -> tuple[ManifestFile, ...]:
+        return read_manifest_list(await self._source.read(snapshot["manifest-list"]))
 
     async def _group(self, snapshot: JSON, path: str) -> Group:
         """Who appended what. Raises `BadRequest`: any of the files may be the agent's."""
@@ -186,7 +201,7 @@ class Agent:
         assert not any(each.certain for each in plan.dependencies)
         head, branch = self._head, self._wanted.branch
         parent = head.snapshots[head.ref(branch) or 0]
-        rows = read_manifest_list(await self._source.read(parent["manifest-list"]))
+        rows = await self._rows(parent)
         wanted = {item.key for item in plan.remove}
         holding = [
             path
@@ -232,13 +247,15 @@ def _taken_back_before(chain: list[JSON], own: Mapping[int, object], wanted: Wan
     Raises `BadRequest`.
     """
     ids = {str(chain[at]["snapshot-id"]) for at in own}
+    whole = {str(chain[at]["snapshot-id"]) for at, files in own.items() if files is None}
     found: dict[int, None] = {}
     for at, snapshot in enumerate(chain):
         summary: Mapping[str, Any] = snapshot.get("summary") or {}
         named = set(str(summary.get(REVERTS, "")).split(",")) - {""}
         if not named & ids or at in own:
             continue
-        if REVERTS_OF in summary and not any(map(wanted.of, str(summary[REVERTS_OF]).split(","))):
+        theirs = REVERTS_OF in summary and not any(map(wanted.of, str(summary[REVERTS_OF]).split(",")))
+        if theirs and not named <= whole:  # a published snapshot is taken back by its author's name or its publisher's
             continue
         if named - ids:
             raise BadRequest(

@@ -12,7 +12,9 @@ meanwhile makes that begin anew.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,10 +28,11 @@ from icetower.commit.head import Heads
 from icetower.commit.replays import Replays
 from icetower.contracts.model import Operation
 from icetower.contracts.upkeep import Branches
-from icetower.errors import CommitConflict, NotFound
+from icetower.errors import CommitConflict, IcetowerError, NotFound
 from icetower.iceberg.metadata import MAIN
 from icetower.ledger.verdicts import CheckVerdict, Verdicts
 from icetower.ledger.writers import Writers
+from icetower.observe.events import one_line
 from icetower.protocol.marks import PUBLISHED_BRANCH, SOURCE_SNAPSHOT
 from icetower.protocol.names import Identifier
 from icetower.protocol.publishing import PublishRequest, VerdictReport
@@ -39,6 +42,7 @@ from icetower.publish.preparing import Reads, asserted, prepared, request_of
 from icetower.registry.principals import Principal
 from icetower.registry.tokens import contract_revoked, not_authenticated
 from icetower.service.attempts import partitions_of
+from icetower.service.authors import Authors
 from icetower.service.intents import Intents
 from icetower.service.journal import Journal
 from icetower.service.outcomes import Attempt, Outcomes
@@ -48,6 +52,7 @@ ROUNDS_MAX = 5
 """So often a publication begins anew where its branch, or the other one, has moved meanwhile."""
 
 OPERATION = "publish"
+log = logging.getLogger("icetower")
 _AGAIN = frozenset({"requirement.assert-ref-snapshot-id", "publish.moved"})
 
 
@@ -68,6 +73,8 @@ class Published:
         waits_on: the branch and the snapshot that are to be checked.
         checks: the checks that have to pass, each with its verdict, if there is one.
         checked_by: the principals whose verdicts count.
+        unchecked: checks that the contracts of the branch's authors ask for, and that have not passed: who published
+            it was not held to them.
     """
 
     outcome: str
@@ -77,6 +84,7 @@ class Published:
     waits_on: tuple[str, int] | None = None
     checks: Mapping[str, CheckVerdict | None] | None = None
     checked_by: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
 
 
 class Publishing:
@@ -94,6 +102,7 @@ class Publishing:
         verdicts: Verdicts,
         ambient: Ambient,
         intents: Intents | None = None,
+        authors: Authors | None = None,
         *,
         key_lifetime_ms: int,
     ) -> None:
@@ -107,6 +116,7 @@ class Publishing:
         self._verdicts = verdicts
         self._ambient = ambient
         self._intents = intents
+        self._authors = authors
         self._key_lifetime_ms = key_lifetime_ms
 
     async def publish(
@@ -137,6 +147,13 @@ class Publishing:
             published, done = await self._rounds(attempt, table, wanted, identity)
         if done is not None:
             self._outcomes.landed(attempt, table, done)
+        if published.unchecked:
+            log.warning(
+                "%s published branch %s of %s to %s without its checks: %s (request %s)",
+                principal.name,
+                *map(one_line, (wanted.branch, str(table), wanted.to, ", ".join(published.unchecked))),
+                attempt.request_id,
+            )
         return published
 
     async def _rounds(
@@ -167,7 +184,21 @@ class Publishing:
         if branches is not None and branches.checks:
             return await self._checked(attempt, table, wanted, identity, head, comparison, branches)
         done = await self._put(attempt, table, wanted, identity, head, comparison)
-        return _published(done, comparison), done
+        published = _published(done, comparison)
+        if published.outcome in ("forwarded", "rebased"):
+            published = replace(published, unchecked=await self._unchecked(published, head, comparison))
+        return published, done
+
+    async def _unchecked(self, published: Published, head: HeadState, comparison: Comparison) -> tuple[str, ...]:
+        """The checks of the branch's authors that have not passed for what was published."""
+        found: dict[str, None] = {}
+        asked = {} if self._authors is None else await self._authors.checks(comparison.lacking)
+        for author, branches in asked.items():
+            checked = comparison.head if published.outcome == "forwarded" else None  # else nobody has seen it before
+            with suppress(IcetowerError):
+                verdicts = await self.verdicts_on(head, checked, branches, author)
+                found |= {name: None for name, each in verdicts.items() if each is None or not each.passed}
+        return tuple(found)
 
     async def _checked(
         self,
