@@ -33,7 +33,6 @@ from icetower.service.attempts import partitions_of
 
 M = TypeVar("M", Admitted, AdmittedAppend)
 T = TypeVar("T")
-Attempt = Callable[[], Awaitable[tuple[T, float | None]]]
 
 POLL_S = 0.25
 """So often a tower on which somebody waits looks what other towers have changed."""
@@ -77,6 +76,23 @@ class Seen:
     warnings: Sequence[str] = ()
     in_the_way: Sequence[Intent] = ()
     broken: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """When an attempt is worth another try.
+
+    Attributes:
+        in_s: after so many seconds.
+        moved: or once this says that what it depends on has changed; asked whenever the book has.
+    """
+
+    in_s: float
+    moved: Callable[[], bool]
+
+
+Attempt = Callable[[], Awaitable[tuple[T, Again | None]]]
+"""Returns what it has come to; with None it is done."""
 
 
 class Intents:
@@ -251,9 +267,6 @@ class Intents:
     async def repeated(self, principal: Principal, wait_s: float, attempt: Attempt[T]) -> T:
         """What an attempt comes to, which is made again whenever something may have changed, and at the end.
 
-        Args:
-            attempt: returns what it has come to, and in how many seconds it is worth another try; None: it is done.
-
         Raises:
             TooManyRequests: too many requests of the principal wait.
         """
@@ -261,11 +274,18 @@ class Intents:
         async with self._place(principal, slots=True):
             while True:
                 moved = self._store.moved()
-                found, again_s = await attempt()
-                left_s = wait_s - (self._ambient.monotonic_s() - began_s)
-                if again_s is None or left_s <= 0 or self._closing.is_set():
+                found, again = await attempt()
+                now_s = self._ambient.monotonic_s()
+                left_s = wait_s - (now_s - began_s)
+                if again is None or left_s <= 0 or self._closing.is_set():
                     return found
-                await self._either(moved, max(0.005, min(left_s, again_s, NAP_S_MAX)))
+                nap_s = max(0.005, min(left_s, again.in_s, NAP_S_MAX))
+                await self._either(moved, nap_s)
+                while moved.is_set() and not again.moved() and not self._closing.is_set():
+                    moved, nap_left_s = self._store.moved(), now_s + nap_s - self._ambient.monotonic_s()
+                    if nap_left_s <= 0:
+                        break
+                    await self._either(moved, nap_left_s)
 
     async def withdraw(self, principal: Principal, seen: Seen) -> IcetowerError | None:
         """End an intent that has waited for as long as it was to, and say who stood in the way; None: it is held."""
