@@ -113,6 +113,15 @@ def admitted_rows(sent: SentRows) -> AdmittedAppend:
             layout=Layout.of(sent.head.metadata),
             now_ms=sent.now_ms,
         ),
+        slot_shadowed=needs_slot(
+            sent.principal.contract,
+            sent.table,
+            (Touch(part.spec, part.partition, True, DATA) for part in sent.batch.parts),
+            _APPEND,
+            layout=Layout.of(sent.head.metadata),
+            now_ms=sent.now_ms,
+            shadowed=True,
+        ),
         rows=sent.batch,
         leases=sent.request.leases,
     )

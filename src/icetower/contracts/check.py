@@ -261,15 +261,17 @@ def needs_slot(
     *,
     layout: Layout,
     now_ms: int,
+    shadowed: bool = False,
 ) -> bool:
     """Whether only the holder of a slot may commit this: no rule grants it but those whose slots are handed out.
 
     Args:
         touches: looked at only where the contract has such rules.
+        shadowed: of a contract in shadow mode instead, whether it would be so if it were enforced.
     """
-    rules = () if contract.shadow else contract.rules_for(table)
+    rules = () if contract.shadow and not shadowed else contract.rules_for(table)
     wanted = operations & FILE_OPERATIONS
-    if not wanted or all(rule.claim_within_ms is None for rule in rules):
+    if not wanted or (shadowed and not contract.shadow) or all(rule.claim_within_ms is None for rule in rules):
         return False
     granting = [rule for rule in rules if all(rule.grants(operation) for operation in wanted)]
     free = [rule for rule in granting if rule.claim_within_ms is None and rule.orchestration not in THROUGH]

@@ -20,7 +20,7 @@ from icetower.contracts.model import REQUIRED, Operation, Rule
 from icetower.contracts.regions import Region
 from icetower.errors import BadRequest, ContractViolation, IcetowerError, TooManyRequests
 from icetower.intents.book import Book, fenced, held_text, refused_for
-from icetower.intents.fencing import Fencing, check_intended, fence_of, finer, hinders, is_blind, touched
+from icetower.intents.fencing import Fencing, check_intended, fence_of, finer, hinders, is_blind, not_taken, touched
 from icetower.intents.model import Claim, End, Intent, State, Wanted
 from icetower.intents.regions import EVERYTHING, Boxes, boxes_of_filter, boxes_of_regions, boxes_of_rules, inside
 from icetower.intents.store import Store
@@ -340,7 +340,7 @@ class Intents:
         """A commit has landed: whoever holds rows that it touches hears of it."""
         metadata = done.head.metadata
         uuid = str(metadata.get("table-uuid"))
-        if done.outcome == "replayed" or self.book.is_free(uuid):
+        if done.outcome == "replayed" or (self.book.is_free(uuid) and not member.slot_shadowed):
             return
         boxes, operations = touched(member, metadata)
         if not operations:
@@ -348,6 +348,11 @@ class Intents:
         own = None if member.under is None else member.under.id
         places = member.places if isinstance(member, AdmittedAppend) else _places(member)
         partitions = partitions_of(done.head, places)
+        under = None if own is None else self.book.find(own)
+        if member.slot_shadowed and (under is None or under.slot is None):
+            self._shadowed(member, "slot.taken", not_taken(member.identifier, ()).message, operations, partitions)
+        if self.book.is_free(uuid):
+            return
         warning = {
             "table": str(member.identifier),
             "snapshot-id": done.snapshots[-1] if done.snapshots else None,
@@ -396,19 +401,31 @@ class Intents:
         """A commit has landed that `intents: required` would have refused."""
         self.ignored.ignored(str(member.identifier), member.principal, [each.principal for each in holding])
         if isinstance(member, Admitted) and member.intents_shadowed:
-            self._note(
-                Shadowed(
-                    principal=member.principal,
-                    contract=member.contract,
-                    contract_version=member.contract_version,
-                    about=str(member.identifier),
-                    operation=max(operations),
-                    rule="intent.held",
-                    message=f"rows of {member.identifier} that this commit touches are held: {held_text(holding)}",
-                    partitions=tuple(partitions),
-                    at_ms=self._ambient.now_ms(),
-                )
+            message = f"rows of {member.identifier} that this commit touches are held: {held_text(holding)}"
+            self._shadowed(member, "intent.held", message, operations, partitions)
+
+    def _shadowed(
+        self,
+        member: Admitted | AdmittedAppend,
+        rule: str,
+        message: str,
+        operations: frozenset[str],
+        partitions: Sequence[str],
+    ) -> None:
+        """Note a refusal that did not happen, since the contract is in shadow mode."""
+        self._note(
+            Shadowed(
+                principal=member.principal,
+                contract=member.contract,
+                contract_version=member.contract_version,
+                about=str(member.identifier),
+                operation=max(operations),
+                rule=rule,
+                message=message,
+                partitions=tuple(partitions),
+                at_ms=self._ambient.now_ms(),
             )
+        )
 
     # -- the rest -------------------------------------------------------------------------------------------------
 
