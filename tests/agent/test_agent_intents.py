@@ -126,6 +126,8 @@ def test_a_slot_is_waited_for_and_asked_for_by_one_id() -> None:
     lease = tower.does(tower.holder.begin(SlotWish("ns.t", wait_s=70.0, least_s=9.0)))
     assert lease.slot == Slot("slot", NOW, NOW + 50_000, NOW + 55_000, NOW + 1_000)
     assert lease.slot.left_s == 54
+    tower.clock.ms += 14_000
+    assert lease.slot.left_s == 40
     assert {(method, path) for method, path, _ in tower.asked} == {("POST", "/icetower/v1/slots/next")}
     bodies = [body for _, _, body in tower.asked]
     assert [body.pop("wait_s") for body in bodies] == [20, 20, 20]

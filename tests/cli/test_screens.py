@@ -75,13 +75,21 @@ def test_status_shows_who_is_stopped_why_and_what_waits(run: Run, busy: TowerPro
     assert ESCAPE not in out
 
 
-def test_status_shows_who_waits_for_whose_rows(run: Run, busy: TowerProcess) -> None:
+def test_status_and_leases_show_who_waits_for_whose_rows(
+    run: Run, busy: TowerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Tower(busy.uri, busy.secret) as tower:
         first = tower.declare_intent([{"table": "shop.sales"}], ttl_s=600)
         assert "nobody" in run("status")[1].partition("waiting for rows (1 lease held)")[2]
         tower.declare_intent([{"table": "shop.sales"}], ttl_s=600, queue=True)
     out = run("status")[1]
     assert f"icetower leases break {first['intent']}" in out.partition("waiting for rows")[2]
+    monkeypatch.setenv("COLUMNS", "300")
+    status, listed, err = run("leases", "list")
+    assert (status, err) == (0, ""), err
+    assert all(name in listed for name in ("since", "waits for"))
+    held, waits = json.loads(run("leases", "list", "--json")[1])["intents"]
+    assert (held["waits_for"], [each["intent"] for each in waits["waits_for"]]) == ([], [first["intent"]])
     found = json.loads(run("status", "--json")[1])
     assert [(len(found[name]), found[name][0]["principal"]) for name in ("waiting", "holding")] == [(1, "admin")] * 2
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icetower.contracts.calendars import openings, rows
+from icetower.contracts.calendars import Calendars, openings, rows
 from icetower.contracts.check import Clear, Touch, check, needs_slot
 from icetower.contracts.deliveries import next_slot, with_every_slot
 from icetower.contracts.differences import changes
@@ -18,6 +18,7 @@ from icetower.contracts.findings import Written
 from icetower.contracts.model import Contract, Operation
 from icetower.contracts.overlaps import overlaps
 from icetower.contracts.review import alone, of_overlap
+from icetower.contracts.slots import Turn
 from icetower.errors import BadRequest
 from icetower.iceberg.partitions import spec_of
 from tests.contracts.test_slots import LAYOUT, METADATA, MINUTE, NINE, TABLE, contract, minute
@@ -112,6 +113,55 @@ def test_of_every_slot_each_may_take_it_at_a_moment_of_its_own(size: int, within
         assert all(0 <= second < 60 and second % within == 0 for second in seconds)
         first = next((name for second, name in when if second == 0), None)
         assert first in (None, f"a{int(slot) % size}")
+
+
+def test_who_comes_too_late_for_each_slot_has_one_all_the_same() -> None:
+    """Those before it in line take longer than the slot."""
+    agents = [contract(f"a{n}", "{now: {every: 1m}}", more=HANDED) for n in range(6)]
+    found = [openings(own, [each for each in agents if each is not own], TABLE, NINE) for own in agents]
+    assert [len(each) for each in found] == [2, 2, 2, 2, 1, 1]
+    assert [(each.before, each.from_ms - each.slot.starts_ms) for (each,) in found[4:]] == [(4, 60_000), (5, 75_000)]
+    assert openings(contract("b", "{region: eu}"), agents, TABLE, NINE) == []
+
+
+@given(st.integers(2, 5), st.lists(st.tuples(st.integers(0, 9), st.integers(0, 900)), min_size=1, max_size=20))
+def test_what_is_kept_of_a_calendar_says_the_same_as_a_new_one(size: int, asked: list[tuple[int, int]]) -> None:
+    more = "{{identity(slot): {{every: 4m, from: {0}m, to: {1}m}}}}"
+    agents = [
+        *team(size),
+        *(contract(f"b{n}", f"{{identity(slot): {minute(0, size)}}}", more=HANDED) for n in range(2)),
+        contract("c", more.format(1, 2), more=", pattern: scheduler"),
+    ]
+    kept = Calendars(agents, TABLE)
+    for who, at_s in asked:
+        own, now_ms = agents[who % len(agents)], NINE + at_s * SECOND
+
+        def lately(before_ms: int, _: int, at_s: int = at_s) -> Mapping[str, int]:
+            return {"b0": at_s * 7 % 5, "a0": before_ms // MINUTE % 3}
+
+        anew = openings(own, [each for each in agents if each is not own], TABLE, now_ms, lately)
+        assert kept.openings(own, now_ms, lately) == anew
+
+
+@pytest.mark.parametrize("turn", ["{every: 1m}", "{every: 300m, from: %dm, to: %dm}"])
+def test_a_try_looks_at_few_turns_however_many_share_the_calendar(turn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = [turn % (n, n + 1) if "%" in turn else turn for n in range(300)]
+    agents = [contract(f"a{n}", f"{{now: {each}}}", more=HANDED) for n, each in enumerate(turns)]
+    calendars = Calendars(agents, TABLE)
+    for own in agents:  # each waits
+        calendars.openings(own, NINE, lambda *_: {"a7": 5})
+    looked = 0
+    slot = Turn.slot
+
+    def counted(self: Turn, now_ms: int) -> tuple[int, int]:
+        nonlocal looked
+        looked += 1
+        return slot(self, now_ms)
+
+    monkeypatch.setattr(Turn, "slot", counted)
+    for own in agents:
+        assert calendars.openings(own, NINE + 1, lambda *_: {"a7": 5})
+    assert looked <= 300 * 8
 
 
 # -- the contract -----------------------------------------------------------------------------------------------------

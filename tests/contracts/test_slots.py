@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icetower.contracts.check import Clear, Touch, Undecided, Violation, check
+from icetower.contracts.check import Clear, Touch, Undecided, Violation, check, is_over
 from icetower.contracts.deliveries import delivery_of, next_slot
 from icetower.contracts.differences import changes
 from icetower.contracts.document import dump, load
@@ -280,6 +280,26 @@ def test_what_is_out_of_its_slot_is_refused_and_told_when_to_come(line: str) -> 
         assert (verdict.slot.starts_ms - NINE) // MINUTE == int(following)
         assert f"2026-01-01 09:0{int(at) // 60}:{int(at) % 60:02} UTC by the tower's clock" in verdict.message
         assert f"from 2026-01-01 09:0{following}:00 to 2026-01-01 09:0{int(following) + 1}:00" in verdict.message
+
+
+@pytest.mark.parametrize(
+    ("term", "spec_id", "partition", "at_s", "over"),
+    [
+        ("identity(slot)", 0, (NINE * 1000, "eu"), 66, True),
+        ("identity(slot)", 0, ((NINE + 2 * MINUTE) * 1000, "eu"), 66, False),
+        ("identity(slot)", 0, (None, "eu"), 66, False),
+        ("now", 0, (NINE * 1000, "eu"), 66, False),
+        ("hour(at)", 1, (NINE // 3_600_000 - 1,), 1, True),
+        ("hour(at)", 1, (NINE // 3_600_000,), 1, False),
+        ("hour(at)", 0, (NINE * 1000, "eu"), 66, False),
+    ],
+)
+def test_rows_of_a_slot_that_is_over_come_into_none_to_come(
+    term: str, spec_id: int, partition: tuple[Any, ...], at_s: int, over: bool
+) -> None:
+    turn = "{every: 3h, from: 1h, to: 2h}" if term == "hour(at)" else minute(0, 2)
+    touch = Touch(spec_of(METADATA, spec_id), partition, True, 0)
+    assert is_over(contract("a", f"{{{term}: {turn}}}"), TABLE, touch, LAYOUT, NINE + at_s * 1000) is over
 
 
 def judged(owner: Contract, touch: Touch, now_ms: int) -> Any:

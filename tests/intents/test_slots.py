@@ -70,6 +70,18 @@ def took(found: Intent | Later) -> Intent:
     return found
 
 
+def test_whoever_comes_too_late_for_each_slot_hears_why() -> None:
+    book, more = opened(), ", pattern: scheduler, claim_within: 15s"
+    agents = [contract(f"a{n}", "{now: {every: 1m}}", more=more) for n in range(5)]
+    found = taking(book, agents, "a4-0", NINE)
+    assert isinstance(found, Later)
+    refused = waiting(found, TABLE)
+    assert (found.behind, refused.rule, refused.wait_until_ms) == (4, "slot.waiting", NINE + MINUTE)
+    assert "4 contracts come before this one" in refused.message
+    starts(took(taking(book, agents, "a0-0", NINE)))  # it has had a slot, and is no more before it in the next
+    assert starts(took(taking(book, agents, "a4-0", NINE + MINUTE + 3 * WITHIN_MS))) == NINE + MINUTE
+
+
 def rows(slot_ms: int, principal: str, under: Intent | None = None, *, region: str = "eu") -> AdmittedAppend:
     """An append by the fast path into the slot that begins at a moment."""
     file = Touched(DataFile(0, "f", "PARQUET", (slot_ms * 1000, region), 1, 1, None, None, {}), 0, None)

@@ -221,8 +221,8 @@ def test_so_many_requests_of_a_principal_may_wait(tmp_path: Path, monkeypatch: p
 def test_fewer_may_wait_for_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "SLOTS_WAITING_MAX", 1)
 
-    async def never() -> tuple[str, float]:
-        return "not yet", 60.0
+    async def never() -> tuple[str, service.Again]:
+        return "not yet", service.Again(60.0, lambda: True)
 
     async def story(towers: Towers) -> None:
         tower = towers.towers[0]
@@ -235,6 +235,37 @@ def test_fewer_may_wait_for_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert (await tower.wait(ANN, held.intent.id, 0.0)).intent.state is State.HELD
         tower.let_go()
         assert await waiting == "not yet"
+
+    at_towers(tmp_path, story)
+
+
+def test_whoever_waits_for_a_slot_tries_again_for_what_concerns_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "NAP_S_MAX", WITHIN_S)
+
+    async def story(towers: Towers) -> None:
+        tower, asked, tries = towers.towers[0], asyncio.Event(), 0
+        concerned = False
+
+        def moved() -> bool:
+            asked.set()
+            return concerned
+
+        async def attempt() -> tuple[int, service.Again | None]:
+            nonlocal tries
+            tries += 1
+            return tries, None if concerned else service.Again(WITHIN_S, moved)
+
+        waiting = asyncio.create_task(tower.repeated(ANN, WITHIN_S, attempt))
+        for number in range(3):  # changes of the book
+            await towers.declare(0, ANN, number)
+            await asked.wait()
+            asked.clear()
+            assert tries == 1
+        concerned = True
+        await towers.declare(0, ANN, 4)
+        assert await waiting == 2
 
     at_towers(tmp_path, story)
 

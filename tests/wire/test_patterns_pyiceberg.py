@@ -243,5 +243,8 @@ def test_rows_at_the_door_go_the_contract_s_way(tower: ClockedTower) -> None:
     assert row["slot"].timestamp() * 1_000 == tower.clock.at_ms
     tower.clock.move(60)
     late = send("door_bids", {"item": 2, "slot": row["slot"].isoformat()})
-    assert (late["error"]["rule"], late["error"]["next_step"]) == ("contract.slot", "wait_until")
+    assert (late["error"]["rule"], late["error"]["next_step"]) == ("contract.slot", "fix_request")
+    assert late["error"]["wait_until_ms"] == tower.clock.at_ms + 60_000
+    early = send("door_bids", {"item": 2})
+    assert (early["error"]["rule"], early["error"]["next_step"]) == ("contract.slot", "wait_until")
     client.close()

@@ -286,6 +286,26 @@ def test_who_overruns_a_slot_by_the_clock_is_fenced(tower: ClockedTower) -> None
     assert tower.catalog().load_table("shop.lots").scan().to_arrow()["item"].to_pylist() == [1]
 
 
+def test_commits_without_a_slot_are_known_before_the_contract_is_enforced(tower: ClockedTower) -> None:
+    tower.catalog().create_table("shop.tries", BIDS, partition_spec=BY_SLOT)
+    turn = "{identity(slot): {every: 1m}}"
+    entry = f"table: shop.tries, operations: [append], pattern: scheduler, claim_within: 15s, partitions: [{turn}]"
+    tower.admin.apply_contract(f"version: 1\nagent: tries\nmode: shadow\ntables: [{{{entry}}}]\n")
+    secret = tower.admin.create_principal("tries-0", "tries")
+    tower.clock.at_ms = -(-tower.clock.at_ms // MINUTE) * MINUTE
+    table = tower.catalog(secret).load_table("shop.tries")
+    at = dt.datetime.fromtimestamp(tower.clock.at_ms / 1000, dt.UTC)
+    rows = pa.Table.from_pylist([{"item": 1, "slot": at}], schema=table.schema().as_arrow())
+    with Agent(tower.uri, secret) as agent, Tower(tower.uri, secret) as client:
+        table.append(rows)
+        agent.append("shop.tries", rows)
+        taken = client.take_slot("shop.tries")
+        table.append(rows, snapshot_properties=summary(taken))
+        agent.append("shop.tries", rows)
+    (report,) = tower.admin.shadow_report("tries")
+    assert [(row["rule"], row["count"]) for row in report["refusals"]] == [("slot.taken", 2)]
+
+
 def test_slots_by_the_clock_alone_are_handed_out_too(tower: ClockedTower) -> None:
     """Without `claim_within`: the intent keeps a contract's own principals apart, where the table requires intents."""
     tower.catalog().create_table("shop.asks", BIDS, properties={"icetower.intents": "required"})

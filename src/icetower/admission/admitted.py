@@ -112,7 +112,7 @@ class Admitted(_Identified):
         shadowed: what its contract, which is in shadow mode, would have refused.
         intents_required: the contract wants that it stays out of rows that others hold, whatever the table says.
         slot_required: only the holder of a slot may make it, since its contract's slots are handed out.
-        intents_shadowed: the same of a contract in shadow mode: it is recorded, and lands.
+        intents_shadowed, slot_shadowed: the same of a contract in shadow mode: it is recorded, and lands.
         under: the intent that it is made under.
         judge_again: to be called with the metadata of the version that the commit goes on; raises `CommitConflict`
             where it would be refused by now. None: what it may do does not depend on the version.
@@ -143,6 +143,7 @@ class Admitted(_Identified):
     intents_required: bool = False
     slot_required: bool = False
     intents_shadowed: bool = False
+    slot_shadowed: bool = False
     under: UnderIntent | None = None
 
 
@@ -157,7 +158,7 @@ class AdmittedAppend(_Identified):
         fingerprint: stands for the files.
         table_uuid: of the table that the question was asked of.
         read_as: by what the files were judged (`iceberg.schemas.read_as`); None: by nothing.
-        intents_required, slot_required, under: as of a commit.
+        intents_required, slot_required, slot_shadowed, under: as of a commit.
         leases: the intents that its writer believes to hold, each with its fence.
         rows: in place of files: these are made for the rows of a whole group, when it is known who is in it.
     """
@@ -173,6 +174,7 @@ class AdmittedAppend(_Identified):
     rows: Batch | None = None
     intents_required: bool = False
     slot_required: bool = False
+    slot_shadowed: bool = False
     under: UnderIntent | None = None
     leases: tuple[tuple[str, str], ...] = ()
 

@@ -113,6 +113,15 @@ def admitted(facts: AppendFacts, files: Sequence[Verified]) -> AdmittedAppend:
             layout=Layout.of(facts.head.metadata),
             now_ms=facts.now_ms,
         ),
+        slot_shadowed=needs_slot(
+            facts.principal.contract,
+            facts.table,
+            _touches(facts),
+            _APPEND,
+            layout=Layout.of(facts.head.metadata),
+            now_ms=facts.now_ms,
+            shadowed=True,
+        ),
     )
 
 

@@ -193,6 +193,17 @@ def judge(facts: Facts) -> Admitted:
         and bool(facts.changes)
         and needs_slot(contract, table, facts.touches[0], operations, layout=facts.layout, now_ms=facts.now_ms),
         intents_shadowed=would_require_intents(facts.contract, table),
+        slot_shadowed=facts.base is not None
+        and bool(facts.changes)
+        and needs_slot(
+            facts.contract,
+            table,
+            facts.touches[0],
+            operations,
+            layout=facts.layout,
+            now_ms=facts.now_ms,
+            shadowed=True,
+        ),
     )
 
 

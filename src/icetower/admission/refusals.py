@@ -78,12 +78,13 @@ class OrdersTower(ContractViolation):
 
 
 def refusal(
-    verdict: Violation | Undecided, principal: Principal, table: Identifier, rows: str = ""
+    verdict: Violation | Undecided, principal: Principal, table: Identifier, rows: str = "", *, over: bool = False
 ) -> ContractViolation:
     """The error for a verdict on what a principal adds to, or removes from, a table.
 
     Args:
         rows: which rows of a request it is about.
+        over: some of them name a slot that has ended, so that the same is not let in at any later time.
     """
     about = f" (it is about {rows}; no row was written)" if rows else ""
     message = f"{principal.name} may not commit to {table}: {verdict.message}{about}"
@@ -101,6 +102,6 @@ def refusal(
         message,
         rule=verdict.rule,
         partitions=verdict.partitions,
-        next_step=_NEXT_STEPS.get(verdict.rule),
+        next_step="fix_request" if over else _NEXT_STEPS.get(verdict.rule),
         wait_until_ms=None if slot is None else slot.starts_ms,
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from icetower.errors import UsageError
@@ -32,6 +32,7 @@ class Slot:
         starts_ms, ends_ms: half open, milliseconds since 1970.
         until_ms: the end of its grace: for so long a commit of this slot is let in.
         now_ms: the tower's clock when it was asked.
+        clock_s: of a slot that is held, the agent's monotonic clock, which showed `asked_s` then.
     """
 
     column: str | None
@@ -39,6 +40,8 @@ class Slot:
     ends_ms: int
     until_ms: int
     now_ms: int
+    clock_s: Callable[[], float] | None = field(default=None, compare=False, repr=False)
+    asked_s: float = field(default=0.0, compare=False, repr=False)
 
     @property
     def value(self) -> dt.datetime:
@@ -52,8 +55,9 @@ class Slot:
 
     @property
     def left_s(self) -> float:
-        """How long it still lasts, grace included."""
-        return max(0, self.until_ms - max(self.now_ms, self.starts_ms)) / 1000
+        """How long it still lasts, grace included: from now on if it is held, else from when the tower was asked."""
+        gone_s = 0.0 if self.clock_s is None else max(0.0, self.clock_s() - self.asked_s)
+        return max(0.0, self.until_ms - max(self.now_ms + gone_s * 1000, self.starts_ms)) / 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,7 +234,7 @@ class Holder:
                 continue
             slot = answer["slot"]
             times = int(slot["starts_ms"]), int(slot["ends_ms"]), int(slot["until_ms"])
-            return self._lease(id_, answer, Slot(slot["column"], *times, int(answer["now_ms"])))
+            return self._lease(id_, answer, Slot(slot["column"], *times, int(answer["now_ms"]), clock_s, clock_s()))
 
     def _lease(self, id_: str, answer: Mapping[str, Any], slot: Slot | None = None) -> Lease:
         """What was granted. Raises `Forbidden` where it has ended already."""

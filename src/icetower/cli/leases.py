@@ -27,7 +27,7 @@ def list_leases(
     uri: Uri = DEFAULT_URI,
     as_json: Json = False,
 ) -> None:
-    """List who holds which rows until when, and who waits for them.
+    """List who holds which rows from when until when, and who waits for whom since when.
 
     An agent sees its own.
 
@@ -44,7 +44,10 @@ def list_leases(
     if not rows:
         say("nobody holds rows, and nobody waits for any")
         return
-    columns = ("intent", "state", "principal", "table", "rows", "operations", "exclusive", "fence", "expires_ms")
+    columns = (
+        *("intent", "state", "since_ms", "principal", "table", "rows", "operations", "exclusive", "fence"),
+        *("expires_ms", "waits_for"),
+    )
     print_rows(rows, columns, as_json)
 
 
@@ -69,6 +72,8 @@ def _row(intent: dict[str, Any], claim: dict[str, Any]) -> dict[str, Any]:
     said = claim.get("partitions", claim.get("filter"))
     return {
         **intent,
+        "since_ms": intent["declared_ms"] if intent["granted_ms"] is None else intent["granted_ms"],
+        "waits_for": [each["principal"] for each in intent["waits_for"]],
         "table": claim["table"],
         "rows": said if isinstance(said, str) else json.dumps(said),
         "operations": claim["operations"],

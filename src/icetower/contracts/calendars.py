@@ -12,18 +12,25 @@ A slot that is handed to nobody else, without `claim_within`, is its own contrac
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple, TypeVar
 
 from icetower.contracts.axes import Axes
 from icetower.contracts.deliveries import Slot
 from icetower.contracts.model import Contract, Operation, Rule
 from icetower.contracts.overlaps import written
-from icetower.contracts.regions import Region
+from icetower.contracts.regions import Pattern, Region
 from icetower.contracts.slots import Turn, span_text
 from icetower.contracts.values import NotUnderstood
 from icetower.protocol.names import Identifier
 
+K = TypeVar("K")
+T = TypeVar("T")
+LINES_KEPT = 32
+"""Of one calendar: of slots that go on and come next, and of those that several have as their own."""
 Lately = Callable[[int, int], Mapping[str, int]]
 """Moment, and the length of the slots → how long each contract has had slots of the table lately before it."""
 
@@ -47,13 +54,22 @@ class Opening:
     Attributes:
         from_ms: from then on; milliseconds since 1970.
         parts: what it may write in it.
-        line: the contracts that may take it, in their order.
+        before: how many contracts may take it before.
     """
 
     slot: Slot
     from_ms: int
     parts: tuple[Part, ...]
-    line: tuple[str, ...]
+    before: int
+
+
+class _Kind(NamedTuple):
+    """Which slots they are. Those that are handed out and are alike are one calendar."""
+
+    term: str
+    length_ms: int
+    rests: frozenset[Region]
+    handed_out: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +90,21 @@ class _Seat:
     turns: tuple[Turn, ...]
     entries: tuple[tuple[Rule, tuple[Region, ...]], ...]
 
+    @property
+    def kind(self) -> _Kind:
+        return _Kind(self.term, self.length_ms, self.rests, self.claim_within_ms is not None)
+
     def beside(self, other: _Seat) -> bool:
         """Whether both are of one calendar."""
-        mine, its = ((each.term, each.length_ms, each.rests) for each in (self, other))
-        return mine == its and None not in (self.claim_within_ms, other.claim_within_ms)
+        return self.claim_within_ms is not None and self.kind == other.kind
 
     def next_ms(self, now_ms: int) -> int:
         """The beginning of its own slot that goes on, or comes next."""
         return min(turn.slot(now_ms)[0] for turn in self.turns)
+
+    def meets_turns(self, other: _Seat) -> bool:
+        """Whether both have some slot as their own, at some time."""
+        return any(_alike(turn, its) for turn in self.turns for its in other.turns)
 
     def meets(self, starts_ms: int, ends_ms: int) -> bool:
         """Whether a slot of its own goes on at some moment of a time."""
@@ -91,16 +114,83 @@ class _Seat:
 def openings(
     own: Contract, others: Iterable[Contract], table: Identifier, now_ms: int, lately: Lately = _nothing
 ) -> list[Opening]:
-    """The slots of a table that a contract may take next, by when it may.
+    """As `Calendars.openings`.
 
     Args:
         others: the other contracts in force.
     """
-    theirs = [seat for each in others if not each.shadow for seat in _seats(each, table)]
-    found: list[Opening] = []
-    for mine in _seats(own, table):
-        found += _alone(mine, now_ms) if mine.claim_within_ms is None else _shared(mine, theirs, now_ms, lately)
-    return sorted(found, key=lambda each: (each.from_ms, each.slot.starts_ms))
+    return Calendars(others, table).openings(own, now_ms, lately)
+
+
+class Calendars:
+    """Who shares which slots of one table, found once for some contracts and asked at any moment.
+
+    Args:
+        contracts: those in force.
+    """
+
+    def __init__(self, contracts: Iterable[Contract], table: Identifier) -> None:
+        self._table = table
+        self._groups: dict[_Kind, dict[str, _Seat]] = {}
+        self._views: dict[str, tuple[Contract, list[_View]]] = {}
+        self._shared: dict[_Kind, _Calendar] = {}
+        self._size = 0
+        for each in contracts:
+            for seat in _seats(each, table) if not each.shadow else ():
+                self._groups.setdefault(seat.kind, {})[seat.contract] = seat
+                self._size += 1
+
+    def __len__(self) -> int:
+        """How many places are kept."""
+        return 1 + self._size
+
+    def openings(self, own: Contract, now_ms: int, lately: Lately = _nothing) -> list[Opening]:
+        """The slots of the table that a contract may take next, by when it may.
+
+        Where those before it in line take longer than each slot that comes next, one that it cannot take. Empty: it
+        has no slots that come round there.
+
+        Args:
+            own: it counts in place of a contract of its name.
+        """
+        found: list[Opening] = []
+        for view in self._view(own):
+            found += _alone(view.mine, now_ms) if view.calendar is None else _shared(view, now_ms, lately)
+        in_time = [each for each in found if each.from_ms < each.slot.ends_ms]
+        in_time.sort(key=lambda each: (each.from_ms, each.slot.starts_ms))
+        return in_time or sorted(found, key=lambda each: each.slot.starts_ms)[:1]
+
+    def _view(self, own: Contract) -> list[_View]:
+        known = self._views.get(own.name)
+        if known is not None and known[0] is own:
+            return known[1]
+        found: list[_View] = []
+        for mine in _seats(own, self._table):
+            plain = Turn(mine.length_ms, 0, mine.length_ms)
+            calendar = None if mine.claim_within_ms is None else self._calendar_of(mine)
+            found.append(_View(mine, calendar, () if calendar is None else _parts(mine, plain)))
+        if len(self._views) > self._size:  # by contracts that are in force no more
+            self._views.clear()
+        self._views[own.name] = own, found
+        return found
+
+    def _calendar_of(self, mine: _Seat) -> _Calendar:
+        """The calendar of a place: that of all others in it, where it is the one that they know."""
+        members = self._groups.get(mine.kind, {})
+        if members.get(mine.contract) != mine:
+            return _Calendar(tuple((members | {mine.contract: mine}).values()), self._strangers(mine.kind))
+        if mine.kind not in self._shared:
+            self._shared[mine.kind] = _Calendar(tuple(members.values()), self._strangers(mine.kind))
+        return self._shared[mine.kind]
+
+    def _strangers(self, kind: _Kind) -> tuple[_Seat, ...]:
+        """Those whose slots may have rows of another kind of slots."""
+        return tuple(
+            seat
+            for other, seats in self._groups.items()
+            if other != kind and not _apart(kind.rests, other.rests)
+            for seat in seats.values()
+        )
 
 
 def _seats(contract: Contract, table: Identifier) -> Iterator[_Seat]:
@@ -139,45 +229,123 @@ def _alone(mine: _Seat, now_ms: int) -> Iterator[Opening]:
         for starts_ms, ends_ms in (first, turn.slot(first[1])):
             slot = Slot(mine.term, starts_ms, ends_ms, ends_ms + turn.grace_ms)
             plain = Turn(turn.every_ms, turn.start_ms, turn.end_ms)
-            yield Opening(slot, starts_ms, _parts(mine, plain, turn), (mine.contract,))
+            yield Opening(slot, starts_ms, _parts(mine, plain, turn), 0)
 
 
-def _shared(mine: _Seat, theirs: Sequence[_Seat], now_ms: int, lately: Lately) -> Iterator[Opening]:
-    length_ms = mine.length_ms
-    calendar = [mine, *(seat for seat in theirs if mine.beside(seat))]
-    strangers = [seat for seat in theirs if not mine.beside(seat) and not _apart(mine, seat)]
+class _Calendar:
+    """Those who share the slots of one kind, and the line of each slot.
+
+    Args:
+        strangers: those whose slots may have the same rows, and who do not hand them out alike.
+    """
+
+    def __init__(self, members: Sequence[_Seat], strangers: Sequence[_Seat]) -> None:
+        self._members = members
+        self._strangers = strangers
+        self._rivals: dict[tuple[Turn, ...], tuple[_Seat, ...]] = {}
+        self._lines: OrderedDict[tuple[int, tuple[Turn, ...]], _Line] = OrderedDict()
+        self._met: OrderedDict[int, frozenset[str]] = OrderedDict()
+
+    def line(self, starts_ms: int, lately: Lately) -> _Line:
+        """Of the slot that begins then."""
+        return self._line((starts_ms, ()), self._members, lately)
+
+    def head(self, mine: _Seat, starts_ms: int, lately: Lately) -> _Line:
+        """As much of the line of a member's own slot as it takes to find the member in it."""
+        if mine.turns not in self._rivals:
+            self._rivals[mine.turns] = tuple(each for each in self._members if each.meets_turns(mine))
+        return self._line((starts_ms, mine.turns), self._rivals[mine.turns], lately)
+
+    def _line(self, key: tuple[int, tuple[Turn, ...]], members: Sequence[_Seat], lately: Lately) -> _Line:
+        known = self._lines.get(key)
+        if known is None:
+            known = _Line.of(members, key[0], {})
+        if known.equal > 1:
+            had = lately(key[0], members[0].length_ms)
+            if had != known.had:
+                known = _Line.of(members, key[0], had)
+        if len(members) > 1:
+            _keep(self._lines, key, known)
+        return known
+
+    def is_anothers(self, starts_ms: int, contract: str) -> bool:
+        """Whether a slot is that of a contract that does not hand it out."""
+        met = self._met.get(starts_ms)
+        if met is None:
+            ends_ms = starts_ms + self._members[0].length_ms
+            met = frozenset(each.contract for each in self._strangers if each.meets(starts_ms, ends_ms))
+        _keep(self._met, starts_ms, met)
+        return bool(met - {contract})
+
+
+class _View(NamedTuple):
+    """A contract's place, its calendar, and what it may write in any slot of that; None: it shares none."""
+
+    mine: _Seat
+    calendar: _Calendar | None
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """The contracts that may take one slot, in their order.
+
+    Attributes:
+        places: of each, how many are before it, and how long it leaves the slot to them.
+        equal: of how many of them it is the turn.
+        had: how long each of these has had slots lately.
+    """
+
+    contracts: tuple[str, ...]
+    places: Mapping[str, tuple[int, int]]
+    equal: int
+    had: Mapping[str, int]
+
+    @classmethod
+    def of(cls, members: Sequence[_Seat], starts_ms: int, had: Mapping[str, int]) -> _Line:
+        nexts = [(each.next_ms(starts_ms), each) for each in members]
+        nexts.sort(key=lambda one: (one[0], had.get(one[1].contract, 0) if one[0] == starts_ms else 0, one[1].contract))
+        waits_ms = accumulate((each.claim_within_ms or 0 for _, each in nexts), initial=0)
+        places = {
+            each.contract: (at, wait_ms) for at, ((_, each), wait_ms) in enumerate(zip(nexts, waits_ms, strict=False))
+        }
+        return cls(tuple(places), places, sum(at == starts_ms for at, _ in nexts), had)
+
+
+def _keep(kept: OrderedDict[K, T], key: K, found: T) -> None:
+    kept[key] = found
+    kept.move_to_end(key)
+    while len(kept) > LINES_KEPT:
+        kept.popitem(last=False)
+
+
+def _shared(view: _View, now_ms: int, lately: Lately) -> Iterator[Opening]:
+    """The slots that go on and come next, of one's own and of others; also those that it comes too late for."""
+    mine, calendar, parts = view
+    assert calendar is not None
+    length_ms, grace_ms = mine.length_ms, mine.turns[0].grace_ms
     on_ms = now_ms // length_ms * length_ms
     own = [mine.next_ms(on_ms), mine.next_ms(mine.next_ms(on_ms) + length_ms)]
     for starts_ms in sorted({on_ms, on_ms + length_ms, *own}):
+        if starts_ms in own:
+            line = calendar.head(mine, starts_ms, lately)
+        elif calendar.is_anothers(starts_ms, mine.contract):
+            continue
+        else:
+            line = calendar.line(starts_ms, lately)
         ends_ms = starts_ms + length_ms
-        if starts_ms not in own and any(each.meets(starts_ms, ends_ms) for each in strangers):
-            continue  # that of somebody who does not hand it out
-        line = in_line(calendar, starts_ms, lately)
-        before = line[: line.index(mine)]
-        from_ms = starts_ms + sum(each.claim_within_ms or 0 for each in before)
-        if from_ms < ends_ms:
-            turn = mine.turns[0]
-            slot = Slot(mine.term, starts_ms, ends_ms, ends_ms + turn.grace_ms)
-            plain = Turn(length_ms, 0, length_ms)
-            yield Opening(slot, from_ms, _parts(mine, plain), tuple(each.contract for each in line))
+        before, wait_ms = line.places[mine.contract]
+        slot = Slot(mine.term, starts_ms, ends_ms, ends_ms + grace_ms)
+        yield Opening(slot, starts_ms + wait_ms, parts, before)
 
 
-def _apart(one: _Seat, other: _Seat) -> bool:
+def _apart(some: frozenset[Region], others: frozenset[Region]) -> bool:
     """Whether the slots of two contracts are known to have no rows in common, at whatever time."""
-    axes = Axes([*one.rests, *other.rests], now_ms=0)
+    axes = Axes([*some, *others], now_ms=0)
     try:
-        return not any(axes.meet(mine, its) for mine in one.rests for its in other.rests)
+        return not any(axes.meet(mine, its) for mine in some for its in others)
     except NotUnderstood:
         return False
-
-
-def in_line(calendar: Sequence[_Seat], starts_ms: int, lately: Lately) -> list[_Seat]:
-    """The contracts of a calendar in the order in which they may take a slot."""
-    whose = [each for each in calendar if each.next_ms(starts_ms) == starts_ms]
-    had = lately(starts_ms, whose[0].length_ms) if len(whose) > 1 else {}
-    whose.sort(key=lambda each: (had.get(each.contract, 0), each.contract))
-    rest = [each for each in calendar if each not in whose]
-    return [*whose, *sorted(rest, key=lambda each: (each.next_ms(starts_ms), each.contract))]
 
 
 def _parts(mine: _Seat, turn: Turn, only: Turn | None = None) -> tuple[Part, ...]:
@@ -209,21 +377,24 @@ class Row:
 
 def rows(contracts: Sequence[Contract], now_ms: int) -> list[Row]:
     """Whose turn it is where, and whose comes next."""
-    found: list[Row] = []
+    seats: dict[Pattern, list[_Seat]] = {}
     for contract in contracts:
-        for tables in dict.fromkeys(rule.pattern for rule in contract.tables):
-            calendar = [
-                (each.name, seat)
-                for each in contracts
-                for seat in _seats_of(each, [rule for rule in each.tables if rule.pattern == tables])
-            ]
-            for _, seat in (each for each in calendar if each[0] == contract.name):
+        for pattern in dict.fromkeys(rule.pattern for rule in contract.tables):
+            rules = [rule for rule in contract.tables if rule.pattern == pattern]
+            seats.setdefault(pattern, []).extend(_seats_of(contract, rules))
+    found: list[Row] = []
+    for tables, there in seats.items():
+        calendars: dict[_Kind, list[_Seat]] = {}
+        for seat in there:
+            calendars.setdefault(seat.kind, []).append(seat)
+        for kind, members in calendars.items():
+            shared = _Calendar(members, ())
+            for seat in members:
                 turn = min(seat.turns, key=lambda each: each.slot(now_ms)[0])
                 starts_ms, ends_ms = turn.slot(now_ms)
                 slot = Slot(seat.term, starts_ms, ends_ms, ends_ms + turn.grace_ms)
-                others = [its for name, its in calendar if name != contract.name and seat.beside(its)]
-                line = tuple(each.contract for each in in_line([seat, *others], starts_ms, _nothing))
-                found.append(Row(str(tables), contract.name, slot, seat.claim_within_ms, line))
+                line = shared.line(starts_ms, _nothing).contracts if kind.handed_out else (seat.contract,)
+                found.append(Row(str(tables), seat.contract, slot, seat.claim_within_ms, line))
     return sorted(found, key=lambda each: (each.tables, each.slot.starts_ms, each.contract))
 
 
@@ -245,7 +416,7 @@ def problems(own: Contract, position: int, others: Iterable[Contract]) -> Iterat
                 _ALONE.format(tables=rule.pattern, agent=own.name, length=span_text(mine.length_ms), term=mine.term),
             )
             continue
-        whose = [seat for seat in calendar if any(_alike(turn, other) for turn in mine.turns for other in seat.turns)]
+        whose = [seat for seat in calendar if seat.meets_turns(mine)]
         passed_ms = sum(seat.claim_within_ms or 0 for seat in whose if seat is not mine)
         if passed_ms >= mine.length_ms:
             yield (

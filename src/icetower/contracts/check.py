@@ -10,13 +10,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from icetower.contracts.deliveries import Slot, has_slots, moment_text, next_slot, through_of, without_slots
+from icetower.contracts.deliveries import (
+    Slot,
+    has_slots,
+    lines_of,
+    moment_text,
+    next_slot,
+    through_of,
+    without_slots,
+)
 from icetower.contracts.model import FILE_OPERATIONS, Contract, Isolation, Operation, Role, Rule
-from icetower.contracts.owning import Ownership
+from icetower.contracts.owning import Interval, Ownership, source_of
 from icetower.contracts.patterns import THROUGH, Orchestration
+from icetower.contracts.regions import is_clock
+from icetower.contracts.slots import Turn
 from icetower.contracts.terms import NO_LAYOUT, Layout
 from icetower.contracts.values import Membership
-from icetower.iceberg.partitions import PartitionSpec, partition_name
+from icetower.iceberg.partitions import PartitionField, PartitionSpec, partition_name
 from icetower.protocol.names import Identifier
 
 NAMED_IN_MESSAGE = 5
@@ -195,6 +205,33 @@ def _out_of_slot(contract: Contract, table: Identifier, verdict: Violation, slot
     )
 
 
+def is_over(contract: Contract, table: Identifier, touch: Touch, layout: Layout, now_ms: int) -> bool:
+    """Whether rows that are out of their slot now name one that has ended: they come into none that is still to come.
+
+    False where it cannot be told.
+    """
+    lines = [line for rule in contract.rules_for(table) if has_slots(rule) for line in lines_of(rule)]
+    return bool(lines) and all(
+        isinstance(extent, Turn)
+        and not is_clock(term, extent)
+        and (last_ms := _last_ms(touch, layout.field(term, touch.spec))) is not None
+        and last_ms < now_ms
+        for term, extent in lines
+    )
+
+
+def _last_ms(touch: Touch, wanted: PartitionField | None) -> int | None:
+    """The last moment that rows of a partition can have in the column of a term; None: it is not known."""
+    found: list[int] = []
+    for field, raw in zip(touch.spec.fields, touch.partition, strict=True):
+        if wanted is None or raw is None or field.source_id != wanted.source_id:
+            continue
+        source = source_of(field, raw)
+        if isinstance(source, Interval) and field.source_type.startswith("timestamp"):
+            found.append(source.high // (1_000_000 if field.source_type.endswith("_ns") else 1_000))
+    return min(found, default=None)
+
+
 def reads_only_owned(contract: Contract, table: Identifier, operations: frozenset[Operation]) -> bool:
     """Whether the contract promises that a commit of `operations` depends on no rows but those of owned partitions.
 
@@ -224,15 +261,17 @@ def needs_slot(
     *,
     layout: Layout,
     now_ms: int,
+    shadowed: bool = False,
 ) -> bool:
     """Whether only the holder of a slot may commit this: no rule grants it but those whose slots are handed out.
 
     Args:
         touches: looked at only where the contract has such rules.
+        shadowed: of a contract in shadow mode instead, whether it would be so if it were enforced.
     """
-    rules = () if contract.shadow else contract.rules_for(table)
+    rules = () if contract.shadow and not shadowed else contract.rules_for(table)
     wanted = operations & FILE_OPERATIONS
-    if not wanted or all(rule.claim_within_ms is None for rule in rules):
+    if not wanted or (shadowed and not contract.shadow) or all(rule.claim_within_ms is None for rule in rules):
         return False
     granting = [rule for rule in rules if all(rule.grants(operation) for operation in wanted)]
     free = [rule for rule in granting if rule.claim_within_ms is None and rule.orchestration not in THROUGH]

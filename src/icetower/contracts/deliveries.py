@@ -111,7 +111,7 @@ def next_slot(rules: Iterable[Rule], now_ms: int, *, least_ms: int = 0) -> Slot 
     found = [
         slot
         for rule in rules
-        for name, extent in _lines(rule)
+        for name, extent in lines_of(rule)
         if (slot := _slot(name, extent, now_ms, least_ms)) is not None
     ]
     return min(found, key=lambda slot: slot.starts_ms, default=None)
@@ -123,7 +123,7 @@ def moment_text(ms: int) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S}" + (f".{ms % 1000:03d}" if ms % 1000 else "")
 
 
-def _lines(rule: Rule) -> Iterator[tuple[str, Extent]]:
+def lines_of(rule: Rule) -> Iterator[tuple[str, Extent]]:
     """Of each region the line by which it moves: one that comes round before a range.
 
     A range that moves with the clock makes slots under the pattern `scheduler` alone; else it bounds what is owned, and

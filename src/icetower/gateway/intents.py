@@ -30,6 +30,8 @@ from icetower.registry.principals import Principal
 from icetower.service.intents import Intents, Seen, Wish
 
 LISTED_MAX = 20_000
+IN_THE_WAY_MAX = 10
+"""Of an intent that waits, so many that it waits for are listed, held ones first."""
 IGNORED_MAX = 1_000
 BROKEN = "intent-broken"
 """What the log of attempts calls it when a person ends another's intent."""
@@ -106,7 +108,11 @@ class IntentRoutes:
             for intent in await self._intents.live()
             if owner in (None, intent.principal) and (table is None or any(c.table == table for c in intent.claims))
         ]
-        rows = [_intent_json(intent) for intent in found[: call.limit(LISTED_MAX)]]
+        book = self._intents.book
+        rows = [
+            _intent_json(intent) | {"waits_for": [_short(each) for each in book.waits_for(intent.id)[:IN_THE_WAY_MAX]]}
+            for intent in found[: call.limit(LISTED_MAX)]
+        ]
         return json_response({"intents": rows, "count": len(found), "now_ms": self._ambient.now_ms()})
 
     async def list_ignored(self, call: Call) -> Response:

@@ -66,6 +66,7 @@ from icetower.service.authors import Authors
 from icetower.service.changes import Changes
 from icetower.service.checks import Checks
 from icetower.service.commits import Commits
+from icetower.service.in_force import InForce
 from icetower.service.intents import Intents
 from icetower.service.journal import Journal
 from icetower.service.landings import Landings
@@ -329,7 +330,7 @@ def _intents(
     store = Store(control, ambient, lambda: registry.beside)
     fencing = Fencing(store)
     intents = Intents(store, fencing, heads, ambient, journal.put)
-    return fencing, intents, Slots(store, intents, heads, registry, ambient)
+    return fencing, intents, Slots(store, intents, heads, InForce(registry, ambient), ambient)
 
 
 def _files(manifests: Manifests, storage: FileIOStorage, budget: Budget) -> Files:

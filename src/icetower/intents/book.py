@@ -79,6 +79,7 @@ class Book:
         self._warnings: dict[str, list[str]] = {}
         self._due: list[tuple[int, str]] = []
         self._latest_ms = 0
+        self._marks: dict[str, object] = {}
         self._draft = _Draft()
 
     # -- what it says ---------------------------------------------------------------------------------------------
@@ -97,6 +98,13 @@ class Book:
     def is_free(self, uuid: str) -> bool:
         """Whether nobody has an intent on a table."""
         return uuid not in self._alone and uuid not in self._sharing
+
+    def mark(self, uuid: str) -> object:
+        """Stands for the intents on a table as they are, those that have ended included: another one once they change.
+
+        A change that is undone may change it, too.
+        """
+        return self._marks.setdefault(uuid, object())
 
     def waits_for(self, id_: str) -> list[Intent]:
         """The intents that one waits for, held ones first."""
@@ -323,7 +331,8 @@ class Book:
 
     def _forget_ended(self) -> None:
         while len(self._ended) > ENDED_MAX:
-            id_, _ = self._ended.popitem(last=False)
+            id_, intent = self._ended.popitem(last=False)
+            self._unmark(intent)
             self._warnings.pop(id_, None)
 
     def _grant(self, intent: Intent, now_ms: int) -> None:
@@ -352,6 +361,7 @@ class Book:
         self._draft.before.setdefault(intent.id, before)
         if before is not None and before.live and intent.live:  # neither its rows nor its place change
             self._live[intent.id] = intent
+            self._unmark(intent)
             self._note_waiting(intent)
             self._note_due(intent)
         else:
@@ -359,7 +369,12 @@ class Book:
             self._put_in(intent)
         return intent
 
+    def _unmark(self, intent: Intent) -> None:
+        for claim in intent.claims:
+            self._marks.pop(claim.uuid, None)
+
     def _put_in(self, intent: Intent) -> None:
+        self._unmark(intent)
         if not intent.live:
             self._ended[intent.id] = intent
             return
@@ -375,10 +390,13 @@ class Book:
         self._note_due(intent)
 
     def _take_out(self, id_: str) -> None:
-        self._ended.pop(id_, None)
+        ended = self._ended.pop(id_, None)
         intent = self._live.pop(id_, None)
+        if ended is not None:
+            self._unmark(ended)
         if intent is None:
             return
+        self._unmark(intent)
         for waiter in self._blocks.pop(id_, ()):
             self._blockers[waiter].discard(id_)
             if not self._blockers[waiter]:

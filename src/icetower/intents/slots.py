@@ -49,11 +49,13 @@ class Later:
     Attributes:
         from_ms: when the taker may take one, unless somebody before it does.
         in_the_way: who holds those that go on.
+        behind: that slot it comes too late for: so many before it in line may take longer than the slot lasts.
     """
 
     slot: Slot
     from_ms: int
     in_the_way: Sequence[Intent] = ()
+    behind: int = 0
 
 
 def take(book: Book, now_ms: int, taker: Taker, openings: Sequence[Opening], metadata: Any) -> Intent | Later:
@@ -75,6 +77,8 @@ def take(book: Book, now_ms: int, taker: Taker, openings: Sequence[Opening], met
             raise fenced(known)
         return known
     in_the_way: list[Intent] = []
+    if openings[0].from_ms >= openings[0].slot.ends_ms:
+        return Later(openings[0].slot, max(now_ms, openings[0].slot.ends_ms), behind=openings[0].before)
     for opening in openings:
         slot = opening.slot
         if slot.starts_ms > now_ms:
@@ -142,6 +146,15 @@ def had_ms(intents: Iterable[Intent], uuid: str, before_ms: int, length_ms: int)
 
 def waiting(later: Later, table: Identifier) -> IcetowerError:
     """The refusal of who has waited for long enough."""
+    if later.behind:
+        return Conflict(
+            f"{later.behind} contracts come before this one in the line of {later.slot}, the next slot of {table}, and "
+            "their claim_within lasts longer than the slot; whoever has had least time lately is first in the next "
+            f"line, that of {moment_text(later.from_ms)} UTC. Have claim_within shortened, or the slots lengthened",
+            rule="slot.waiting",
+            next_step="wait_until",
+            wait_until_ms=later.from_ms,
+        )
     held = f"; rows of the slot that goes on are held: {held_text(later.in_the_way)}" if later.in_the_way else ""
     return Conflict(
         f"the next slot of {table} that may be taken is {later.slot}, and it may be from "

@@ -409,6 +409,15 @@ class Registry:
         """The newest version of every contract, by name; revoked ones have no text."""
         return await self._ask(versions.everything)
 
+    async def contracts_after(self, number: int) -> tuple[int, list[ContractVersion] | None]:
+        """The same, with the number of changes that they are not older than; None: there were no more than `number`."""
+
+        def work(connection: Connection) -> tuple[int, list[ContractVersion] | None]:
+            now = number_of_changes(connection)
+            return now, None if now == number else versions.everything(connection)
+
+        return await self._ask(work)
+
     async def history(self, name: str) -> list[ContractVersion]:
         """Every version of a contract, oldest first; empty for an unknown one."""
         return await self._ask(lambda connection: versions.history(connection, name))

@@ -20,7 +20,7 @@ from icetower.contracts.model import REQUIRED, Operation, Rule
 from icetower.contracts.regions import Region
 from icetower.errors import BadRequest, ContractViolation, IcetowerError, TooManyRequests
 from icetower.intents.book import Book, fenced, held_text, refused_for
-from icetower.intents.fencing import Fencing, check_intended, fence_of, finer, hinders, is_blind, touched
+from icetower.intents.fencing import Fencing, check_intended, fence_of, finer, hinders, is_blind, not_taken, touched
 from icetower.intents.model import Claim, End, Intent, State, Wanted
 from icetower.intents.regions import EVERYTHING, Boxes, boxes_of_filter, boxes_of_regions, boxes_of_rules, inside
 from icetower.intents.store import Store
@@ -33,7 +33,6 @@ from icetower.service.attempts import partitions_of
 
 M = TypeVar("M", Admitted, AdmittedAppend)
 T = TypeVar("T")
-Attempt = Callable[[], Awaitable[tuple[T, float | None]]]
 
 POLL_S = 0.25
 """So often a tower on which somebody waits looks what other towers have changed."""
@@ -77,6 +76,23 @@ class Seen:
     warnings: Sequence[str] = ()
     in_the_way: Sequence[Intent] = ()
     broken: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """When an attempt is worth another try.
+
+    Attributes:
+        in_s: after so many seconds.
+        moved: or once this says that what it depends on has changed; asked whenever the book has.
+    """
+
+    in_s: float
+    moved: Callable[[], bool]
+
+
+Attempt = Callable[[], Awaitable[tuple[T, Again | None]]]
+"""Returns what it has come to; with None it is done."""
 
 
 class Intents:
@@ -251,9 +267,6 @@ class Intents:
     async def repeated(self, principal: Principal, wait_s: float, attempt: Attempt[T]) -> T:
         """What an attempt comes to, which is made again whenever something may have changed, and at the end.
 
-        Args:
-            attempt: returns what it has come to, and in how many seconds it is worth another try; None: it is done.
-
         Raises:
             TooManyRequests: too many requests of the principal wait.
         """
@@ -261,11 +274,18 @@ class Intents:
         async with self._place(principal, slots=True):
             while True:
                 moved = self._store.moved()
-                found, again_s = await attempt()
-                left_s = wait_s - (self._ambient.monotonic_s() - began_s)
-                if again_s is None or left_s <= 0 or self._closing.is_set():
+                found, again = await attempt()
+                now_s = self._ambient.monotonic_s()
+                left_s = wait_s - (now_s - began_s)
+                if again is None or left_s <= 0 or self._closing.is_set():
                     return found
-                await self._either(moved, max(0.005, min(left_s, again_s, NAP_S_MAX)))
+                nap_s = max(0.005, min(left_s, again.in_s, NAP_S_MAX))
+                await self._either(moved, nap_s)
+                while moved.is_set() and not again.moved() and not self._closing.is_set():
+                    moved, nap_left_s = self._store.moved(), now_s + nap_s - self._ambient.monotonic_s()
+                    if nap_left_s <= 0:
+                        break
+                    await self._either(moved, nap_left_s)
 
     async def withdraw(self, principal: Principal, seen: Seen) -> IcetowerError | None:
         """End an intent that has waited for as long as it was to, and say who stood in the way; None: it is held."""
@@ -320,7 +340,7 @@ class Intents:
         """A commit has landed: whoever holds rows that it touches hears of it."""
         metadata = done.head.metadata
         uuid = str(metadata.get("table-uuid"))
-        if done.outcome == "replayed" or self.book.is_free(uuid):
+        if done.outcome == "replayed" or (self.book.is_free(uuid) and not member.slot_shadowed):
             return
         boxes, operations = touched(member, metadata)
         if not operations:
@@ -328,6 +348,11 @@ class Intents:
         own = None if member.under is None else member.under.id
         places = member.places if isinstance(member, AdmittedAppend) else _places(member)
         partitions = partitions_of(done.head, places)
+        under = None if own is None else self.book.find(own)
+        if member.slot_shadowed and (under is None or under.slot is None):
+            self._shadowed(member, "slot.taken", not_taken(member.identifier, ()).message, operations, partitions)
+        if self.book.is_free(uuid):
+            return
         warning = {
             "table": str(member.identifier),
             "snapshot-id": done.snapshots[-1] if done.snapshots else None,
@@ -376,19 +401,31 @@ class Intents:
         """A commit has landed that `intents: required` would have refused."""
         self.ignored.ignored(str(member.identifier), member.principal, [each.principal for each in holding])
         if isinstance(member, Admitted) and member.intents_shadowed:
-            self._note(
-                Shadowed(
-                    principal=member.principal,
-                    contract=member.contract,
-                    contract_version=member.contract_version,
-                    about=str(member.identifier),
-                    operation=max(operations),
-                    rule="intent.held",
-                    message=f"rows of {member.identifier} that this commit touches are held: {held_text(holding)}",
-                    partitions=tuple(partitions),
-                    at_ms=self._ambient.now_ms(),
-                )
+            message = f"rows of {member.identifier} that this commit touches are held: {held_text(holding)}"
+            self._shadowed(member, "intent.held", message, operations, partitions)
+
+    def _shadowed(
+        self,
+        member: Admitted | AdmittedAppend,
+        rule: str,
+        message: str,
+        operations: frozenset[str],
+        partitions: Sequence[str],
+    ) -> None:
+        """Note a refusal that did not happen, since the contract is in shadow mode."""
+        self._note(
+            Shadowed(
+                principal=member.principal,
+                contract=member.contract,
+                contract_version=member.contract_version,
+                about=str(member.identifier),
+                operation=max(operations),
+                rule=rule,
+                message=message,
+                partitions=tuple(partitions),
+                at_ms=self._ambient.now_ms(),
             )
+        )
 
     # -- the rest -------------------------------------------------------------------------------------------------
 

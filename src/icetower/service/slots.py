@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +11,9 @@ from icetower.admission import permissions
 from icetower.admission.shadow import ShadowRecorder
 from icetower.ambient import Ambient
 from icetower.commit.head import Heads
-from icetower.contracts.calendars import Opening, Row, openings, rows
+from icetower.contracts.calendars import Calendars, Row, rows
 from icetower.contracts.deliveries import Slot
-from icetower.contracts.model import Contract, Operation
+from icetower.contracts.model import Operation
 from icetower.contracts.regions import parse_pattern
 from icetower.contracts.terms import Layout
 from icetower.errors import BadRequest
@@ -24,9 +25,11 @@ from icetower.intents.slots import Later, Taker, had_ms, take, waiting
 from icetower.intents.store import Store
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
-from icetower.registry.registry import Registry
-from icetower.registry.versions import parsed
-from icetower.service.intents import Intents, Seen, seen_in
+from icetower.service.in_force import InForce
+from icetower.service.intents import Again, Intents, Seen, seen_in
+
+HAD_KEPT = 64
+"""Of so many slots it is kept who has had how much time before them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +43,13 @@ class SlotRow:
 class Slots:
     """One a tower."""
 
-    def __init__(self, store: Store, intents: Intents, heads: Heads, registry: Registry, ambient: Ambient) -> None:
+    def __init__(self, store: Store, intents: Intents, heads: Heads, in_force: InForce, ambient: Ambient) -> None:
         self._store = store
         self._intents = intents
         self._heads = heads
-        self._registry = registry
+        self._in_force = in_force
         self._ambient = ambient
+        self._had: OrderedDict[tuple[str, int, int], tuple[object, Mapping[str, int]]] = OrderedDict()
 
     async def take(self, principal: Principal, taker: Taker, shadow: ShadowRecorder, wait_s: float) -> Seen:
         """Hand out the next slot of a table, waiting for it.
@@ -58,49 +62,62 @@ class Slots:
         """
         shadow.allow(principal, permissions.require, Operation.READ, taker.table)
 
-        async def attempt() -> tuple[Seen | Later, float | None]:
-            found = await self._take(principal, taker)
+        async def attempt() -> tuple[Seen | Later, Again | None]:
+            found, uuid, mark = await self._take(principal, taker)
             if isinstance(found, Seen):
                 return found, None
-            return found, (found.from_ms - self._ambient.now_ms()) / 1000
+            in_s = (found.from_ms - self._ambient.now_ms()) / 1000
+            return found, Again(in_s, lambda: self._intents.book.mark(uuid) is not mark)
 
         if wait_s > 0:
             found = await self._intents.repeated(principal, wait_s, attempt)
         else:
-            found, _ = await attempt()
+            found, _, _ = await self._take(principal, taker)
         if isinstance(found, Later):
             raise waiting(found, taker.table)
         return found
 
-    async def _take(self, principal: Principal, taker: Taker) -> Seen | Later:
+    async def _take(self, principal: Principal, taker: Taker) -> tuple[Seen | Later, str, object]:
+        """What a try comes to, the table's uuid, and the mark of the intents on it that it has seen."""
         metadata = (await self._heads.load(taker.table)).metadata
-        contract, uuid = principal.contract, str(metadata["table-uuid"])
-        others = [each for each in await self._in_force() if each.name != contract.name]
+        uuid = str(metadata["table-uuid"])
+        calendars = await self._in_force.calendars(taker.table)
 
-        def ask(book: Book, now_ms: int) -> Seen | Later:
+        def ask(book: Book, now_ms: int) -> tuple[Seen | Later, str, object]:
             book.settle(now_ms)
             book.overtake(uuid, fence_of(metadata), now_ms)
-            found = take(
-                book, now_ms, taker, self._openings(book, contract, others, taker.table, uuid, now_ms), metadata
-            )
-            return found if isinstance(found, Later) else seen_in(book, found)
+            found = self._taken(book, principal, taker, calendars, metadata, now_ms)
+            return (found if isinstance(found, Later) else seen_in(book, found)), uuid, book.mark(uuid)
 
         return await self._store.ask(ask)
 
-    def _openings(
-        self, book: Book, contract: Contract, others: Sequence[Contract], table: Identifier, uuid: str, now_ms: int
-    ) -> Sequence[Opening]:
-        def lately(before_ms: int, length_ms: int) -> Mapping[str, int]:
-            return had_ms([*book.ended(), *book.live()], uuid, before_ms, length_ms)
+    def _taken(
+        self, book: Book, principal: Principal, taker: Taker, calendars: Calendars, metadata: Any, now_ms: int
+    ) -> Intent | Later:
+        contract, uuid = principal.contract, str(metadata["table-uuid"])
 
-        found = openings(contract, others, table, now_ms, lately)
+        def lately(before_ms: int, length_ms: int) -> Mapping[str, int]:
+            return self._had_before(book, uuid, before_ms, length_ms)
+
+        found = calendars.openings(contract, now_ms, lately)
         if not found:
             raise BadRequest(
-                f"contract {contract.name} has no slots that come round on {table}; give it some, such as "
+                f"contract {contract.name} has no slots that come round on {taker.table}; give it some, such as "
                 "{now: {every: 2m, from: 0s, to: 1m}}, or write at any time that it lets",
                 rule="slot.none",
             )
-        return found
+        return take(book, now_ms, taker, found, metadata)
+
+    def _had_before(self, book: Book, uuid: str, before_ms: int, length_ms: int) -> Mapping[str, int]:
+        """As of `intents.slots.had_ms`, counted anew once the table's intents have changed."""
+        key, mark = (uuid, before_ms, length_ms), book.mark(uuid)
+        known = self._had.pop(key, None)
+        if known is None or known[0] is not mark:
+            known = mark, had_ms([*book.ended(), *book.live()], uuid, before_ms, length_ms)
+        self._had[key] = known
+        while len(self._had) > HAD_KEPT:
+            self._had.popitem(last=False)
+        return known[1]
 
     async def held(self, principal: Principal, uuid: str) -> Slot | None:
         """The slot of a table that a principal holds, the first of them."""
@@ -123,7 +140,7 @@ class Slots:
 
         Who sees all sees all contracts; others see those that share an entry for their tables with them.
         """
-        contracts = await self._in_force()
+        contracts = await self._in_force.contracts()
         now_ms = self._ambient.now_ms()
         intents = [each for each in await self._intents.live() if each.slot is not None and each.state is State.HELD]
         mine = {str(rule.pattern) for rule in principal.contract.tables}
@@ -138,14 +155,6 @@ class Slots:
                 each for each in intents if _is_of(each, row, pattern.matches(Identifier.parse(each.claims[0].table)))
             ]
             found.append(SlotRow(row, held))
-        return found
-
-    async def _in_force(self) -> list[Contract]:
-        found: list[Contract] = []
-        for version in await self._registry.contracts():
-            if version.text is not None:
-                found.append(parsed(version.name, version.text))
-                await self._ambient.sleep(0)  # as owners are looked up: one that is new takes milliseconds
         return found
 
 
