@@ -79,7 +79,7 @@ MODULES = dict.fromkeys(
         "test_calibration", "test_planner", "test_optimistic", "test_simulate_cli", "test_bench_simulator", "test_sums",
         "test_served", "test_choosing", "test_page_wire", "test_page_sessions", "test_page_browser",
         "test_mcp_day", "test_mcp_fuzz", "test_mcp_http", "test_mcp_shown", "test_mcp_untrusted", "test_mcp_publish",
-        "test_mcp_attacks", "test_mcp_apart",
+        "test_mcp_attacks", "test_mcp_apart", "test_mcp_summing",
         "test_demo_data", "test_demo_plan", "test_demo_reconcile", "test_retail_plan",
     ),
     "full",
