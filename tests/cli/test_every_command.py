@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -14,6 +17,7 @@ import typer
 from typer.main import get_command
 
 from icetower.cli.app import COMMANDS, app
+from icetower.cli.summaries import SUMMARIES
 from tests.cli.conftest import Run
 
 COMMANDS_PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
@@ -37,6 +41,38 @@ LEAVES = sorted(leaves(ROOT))
 def test_every_command_is_found() -> None:
     assert {words[0] for words in LEAVES} == {name.split()[0] for name in COMMANDS}
     assert len(LEAVES) > 35
+
+
+def test_the_lines_of_the_programs_help_are_those_of_its_commands() -> None:
+    said = {name: " ".join((ROOT.commands[name].help or "").split("\n\n")[0].split()) for name in ROOT.commands}
+    assert said == SUMMARIES
+
+
+@pytest.mark.parametrize("asked", ["--help", "--version", "completion", "mispelt"])
+def test_what_needs_no_command_imports_none(asked: str) -> None:
+    """Whoever asks what there is, as a shell does at every press of the tab key, waits for no library of a command."""
+    program = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
+        f"sys.argv = ['icetower'] + ([] if {asked!r} == 'completion' else [{asked!r}])\n"
+        "from icetower.cli import main\n"
+        "main()\n"
+    )
+    asking = (
+        {"_ICETOWER_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "icetower "} if asked == "completion" else {}
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, **asking}, capture_output=True, text=True, check=False
+    )
+    shown = {"--help": SUMMARIES["serve"], "completion": SUMMARIES["serve"], "--version": "icetower ", "mispelt": ""}
+    assert shown[asked] in done.stdout, done.stderr
+    imported = done.stderr.splitlines()[-1].split()
+    assert "icetower.cli.app" in imported
+    named = {module.split(".")[0] for module in imported}
+    heavy = "numpy orjson prometheus_client pyarrow pyiceberg pyspark sqlalchemy starlette strictyaml uvicorn"
+    assert not named & set(heavy.split())
+    own = {f"icetower.cli.{each.partition(':')[0]}" for each in COMMANDS.values()}
+    assert not own & set(imported)
 
 
 @pytest.mark.parametrize("words", LEAVES, ids=" ".join)

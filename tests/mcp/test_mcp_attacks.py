@@ -238,6 +238,7 @@ def test_mistakes_of_the_caller_are_refused_and_not_unknown(
     ("tool", "arguments"),
     [
         ("query_rows", {"filter": "region == 'eu'"}),
+        ("summarize_rows", {"group_by": ["region"]}),
         ("declare_intent", {"filter": "id in (1, 2)"}),
         ("delete_rows", {"rows": [{"id": 1}], "key": ["id"], "dry_run": True}),
     ],

@@ -28,6 +28,8 @@ CALLS = (
     ("append_rows", {"rows": [ROW]}),
     ("describe_table", {}),
     ("query_rows", {"where": "region = 'eu'"}),
+    ("summarize_rows", {"by": ["region"], "sum": ["price"], "max": ["at"]}),
+    ("summarize_rows", {"by": ["count(*)"]}),
     ("check_write", {"partitions": ["region=asia"]}),
     ("append_rows", {"rows": [{"id": 2, "region": "asia"}]}),
     ("append_rows", {"rows": [{"no": 1}]}),

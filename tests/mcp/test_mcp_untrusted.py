@@ -96,7 +96,7 @@ def test_what_the_contract_does_not_grant_is_not_in_the_list(shop: Shop) -> None
 
     async def story() -> None:
         reads = {"whoami", "list_tables", "describe_table", "query_rows", "commit_status", "explain_refusal"}
-        reads.add("my_metrics")
+        reads |= {"summarize_rows", "my_metrics"}
         assert await names(reader) == reads | {"request_partition"}
         writes = {"check_write", "append_rows", "declare_intent", "renew_intent", "release_intent", "publish_branch"}
         assert await names(appender) == reads | writes | {"request_partition"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 from sqlalchemy import event, func, select
@@ -84,6 +85,35 @@ def test_renewal_does_not_pass_the_end_of_its_line(registry: Registry, clock: Cl
     # Whoever has the secret begins a new line.
     assert run(registry.issue_token("agent-1", secret))[1] == 3600
     assert run(registry.exchange(secret))[1] == 3600
+
+
+def test_a_token_in_use_ends_later_and_only_that_takes_a_lock(
+    registry: Registry, database: Database, clock: Clock
+) -> None:
+    """The line ends after 10,000 s. Whoever cannot be renewed changes nothing that others have read."""
+    secret = run(registry.create_principal("agent-1", "pricing"))
+    token, _ = run(registry.issue_token("agent-1", secret))
+    statements: list[str] = []
+    event.listen(database.engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    found: list[tuple[int | None, bool, bool]] = []
+    for passed_s in (1700, 1700, 3000, 3500, 50, 100):
+        clock.ms += passed_s * 1000
+        with suppress(NotAuthenticated):
+            run(registry.authenticate(token))
+        statements.clear()
+        good_s = run(registry.renew(token))
+        found.append((good_s, any("IMMEDIATE" in each for each in statements), bool(statements)))
+    assert found == [
+        (None, False, False),  # most of its time is left
+        (3600, True, True),
+        (3600, True, True),
+        (None, False, True),  # the line has 100 s left, and so has the token
+        (None, False, True),
+        (None, False, True),  # it has ended
+    ]
+    assert isinstance(refusal(registry.authenticate(token)), NotAuthenticated)
+    assert run(registry.renew(secret)) is None
+    assert run(registry.renew("icat_unknown")) is None
 
 
 def test_a_token_says_how_long_it_is_really_good(registry: Registry, clock: Clock) -> None:

@@ -9,11 +9,12 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from icetower import __version__
 from icetower.cli.own_tower import where_tokens_come_from
+from icetower.cli.summaries import SUMMARIES
 from icetower.cli.terminal import DONE, FAILED, INTERRUPTED, USED_WRONGLY, fail, say
 from icetower.errors import ConfigurationError, IcetowerError, NotAuthenticated, UsageError
 
@@ -77,7 +78,7 @@ TRACEBACK = "ICETOWER_TRACEBACK"
 
 
 class _Commands(UserDict[str, Any]):
-    """Commands of a group by name. Each is imported when it is used: importing all takes a second."""
+    """Commands of a group by name. Each is imported when it is used: importing all takes seconds."""
 
     def __getitem__(self, key: str) -> Any:
         found = self.data[key]
@@ -95,6 +96,16 @@ class _Group(TyperGroup):
         """The names, without importing a command: a shell asks for them at every press of the tab key."""
         del ctx
         return list(self.commands.keys())
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """What is shown of a command in the help and by a shell, likewise; None: there is none."""
+        del ctx
+        return TyperCommand(cmd_name, help=SUMMARIES[cmd_name]) if cmd_name in self.commands else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command that a line names, which is imported."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, self.commands[name] if command is not None and name is not None else command, rest
 
 
 def _command(name: str) -> Any:

@@ -163,9 +163,13 @@ def _html(content: str, status: int) -> Response:
 def redirect(address: str, cookies: Sequence[str] = ()) -> Response:
     """On to another address of this tower, by GET."""
     response = Response(status_code=303, headers={**SECURITY, "Cache-Control": "no-store", "Location": address})
+    _add_cookies(response, cookies)
+    return response
+
+
+def _add_cookies(response: Response, cookies: Sequence[str]) -> None:
     for cookie in cookies:
         response.headers.append("Set-Cookie", cookie)
-    return response
 
 
 def sign_in_address(request: Request) -> str:
@@ -197,6 +201,7 @@ class _PageEndpoint:
                 if self.method == "POST":
                     visitor = await pages.sessions.visitor(request)  # a body may take its time to come
                 response = await self.handler(Visit(request, visitor, form))
+                _add_cookies(response, await pages.sessions.renewed(request, visitor))
                 await front.intake.unread.turn(response, name, request.scope)
             return response, name
         except NotAuthenticated as error:

@@ -1,9 +1,13 @@
 """Who looks at the page: signing in and out, and the tokens that forms carry.
 
 Somebody signs in with the credential of a principal, by the code that gives out tokens to programs: wrong guesses are
-bounded in the same buckets, and what the browser gets is such a token. So a session ends when its token does: after
-`server.token_ttl_s`, when the principal or its contract is revoked, when its secret is replaced, and when it signs out.
-Nothing of it is stored but the token's hash, in the registry.
+bounded in the same buckets, and what the browser gets is such a token. So a session ends when its token does: when no
+page is asked for during `server.token_ttl_s`, `server.token_renewal_max_s` after signing in however busy it is, when
+the principal or its contract is revoked, when its secret is replaced, and when it signs out. Nothing of it is stored
+but the token's hash, in the registry.
+
+Pages and forms renew a session; live parts of a page do not, for they go on when nobody is there. The token stays the
+same: another one would make worthless all forms that are open.
 
 A form carries a code that is made from the session's token and the form's address: no other site knows it, and one that
 was read in one session is wrong in another. A POST must say besides, in a header that pages cannot set, that it comes
@@ -20,7 +24,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from starlette.requests import Request
 
-from icetower.errors import BadRequest, Forbidden, NotAuthenticated
+from icetower.errors import BadRequest, Forbidden, IcetowerError, NotAuthenticated, without_frames
 from icetower.gateway.connection_state import connection_state_of
 from icetower.gateway.http import Front, read_body
 from icetower.gateway.page_cookies import (
@@ -159,6 +163,23 @@ class Sessions:
             set_cookie(own, token, secure=secure, max_age_s=good_s),
             set_cookie(form, "", secure=secure, max_age_s=0),
         ]
+
+    async def renewed(self, request: Request, visitor: Visitor) -> list[str]:
+        """The cookie of a session that now ends later; none where it ends when it did.
+
+        A registry that cannot be written to ends no session before its time, and fails no page.
+        """
+        good_s = None
+        if visitor.by_session:
+            try:
+                good_s = await self._front.registry.renew(visitor.key)
+            except IcetowerError as error:
+                without_frames(error)
+        if good_s is None:
+            return []
+        secure = cookie_of(request.scope, SECURE_SESSION) == visitor.key
+        name = SECURE_SESSION if secure else SESSION
+        return [set_cookie(name, visitor.key, secure=secure, max_age_s=good_s)]
 
     async def sign_out(self, visitor: Visitor) -> list[str]:
         """End a session: its token is good for nothing more. The cookies that make the browser forget it."""

@@ -15,6 +15,7 @@ READING = frozenset(
         "list_tables",
         "describe_table",
         "query_rows",
+        "summarize_rows",
         "check_write",
         "commit_status",
         "explain_refusal",
@@ -26,6 +27,7 @@ READING = frozenset(
 NEEDED: Mapping[str, frozenset[Operation]] = {
     "describe_table": frozenset({Operation.READ}),
     "query_rows": frozenset({Operation.READ}),
+    "summarize_rows": frozenset({Operation.READ}),
     "check_write": frozenset({Operation.APPEND, Operation.OVERWRITE, Operation.DELETE, Operation.REPLACE}),
     "append_rows": frozenset({Operation.APPEND}),
     "upsert_rows": frozenset({Operation.OVERWRITE}),

@@ -71,7 +71,7 @@ def query(desk: Desk, name: str, columns: Sequence[str], where: str | None, limi
     if unknown:
         raise wrong("columns", f"{clean(name)} has no column {clean(unknown[0])!r}; describe_table lists them")
     scan = table.scan(row_filter=condition, selected_fields=tuple(columns) or ("*",), snapshot_id=snapshot_id)
-    rows, more = page_of(_batches(scan, _planned(scan)), offset, limit)
+    rows, more = page_of(_rows(batches(scan, planned(scan)), offset), limit)
     following = offset + len(rows)
     if more and following >= OFFSET_MAX:
         more = False
@@ -87,7 +87,7 @@ def query(desk: Desk, name: str, columns: Sequence[str], where: str | None, limi
     )
 
 
-def _planned(scan: Any) -> list[Any]:
+def planned(scan: Any) -> list[Any]:
     """What a query reads, as its manifests say. Raises `BadRequest` where it is too much."""
     tasks: list[Any] = []
     size_bytes = 0
@@ -107,7 +107,7 @@ def _require_little(files: int, size_bytes: int) -> None:
         )
 
 
-def _batches(scan: Any, tasks: list[Any]) -> Iterator[Any]:
+def batches(scan: Any, tasks: list[Any]) -> Iterator[Any]:
     """The rows of the files that were planned, batch by batch: PyIceberg's own readers collect whole files first."""
     arrow = import_module("pyiceberg.io.pyarrow")
     projection = scan.projection()
@@ -157,10 +157,11 @@ def unpacked_bytes(stream: Any, wanted: set[int] | None) -> int:
     return size_bytes
 
 
-def page_of(batches: Iterator[Any], offset: int, limit: int) -> tuple[list[dict[str, Any]], bool]:
+def page_of(found: Iterator[dict[str, Any]], limit: int) -> tuple[list[dict[str, Any]], bool]:
+    """The first rows, as they are shown, and whether there are more."""
     rows: list[dict[str, Any]] = []
     characters = 0
-    for row in _rows(batches, offset):
+    for row in found:
         if len(rows) == limit:
             return rows, True
         shown = cast("dict[str, Any]", cleaned(_json(row)))

@@ -140,6 +140,15 @@ class Rows(Result):
     returned: int = 0
 
 
+class Sums(Result):
+    """`summarize_rows`: the groups are in `untrusted`, each with `by`, `count`, and `sum`, `min`, `max` by column."""
+
+    table: str | None = None
+    snapshot: str | None = None
+    groups: int = Field(default=0, description="How many there are.")
+    returned: int = 0
+
+
 class Checked(Result):
     """`check_write`."""
 

@@ -325,6 +325,21 @@ class Registry:
             raise tokens.not_authenticated()
         return token, good_s
 
+    async def renew(self, token: str) -> int | None:
+        """Let an access token that is in use end later, within its line: for how many seconds it is good now.
+
+        None where nothing changes: more than half of a token's time is left, which takes no reading, or there is no
+        later end. The token stays the same, and what ends it ends it as before.
+        """
+        hash_, now = hash_of(token[:BEARER_CHARACTERS_MAX]), self._ambient.now_ms()
+        _, ends_ms = self._known.acting.get(hash_, (None, None))
+        if ends_ms is None or ends_ms - now > self._lifetimes.ttl_s * tokens.SECOND_MS // 2:
+            return None
+        # Where nothing can change, no lock is taken, and nobody has to read anew.
+        if await self._ask(lambda connection: tokens.later_end_ms(connection, hash_, now, self._lifetimes)) is None:
+            return None
+        return await self._write(lambda connection: tokens.renew(connection, hash_, now, self._lifetimes))
+
     async def end_token(self, bearer: str) -> None:
         """An access token is good for nothing from now on. Secrets stay as they are."""
         which = (credentials.c.hash == hash_of(bearer[:BEARER_CHARACTERS_MAX])) & credentials.c.issued_from.is_not(None)

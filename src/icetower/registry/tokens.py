@@ -100,13 +100,8 @@ def issue(connection: Connection, request: Request, token: str, lifetimes: Lifet
     sweep(connection, now_ms)
     # A token's line begins when its secret was presented, and all of the line says so.
     begun_ms = now_ms if source.issued_from is None else source.created_ms
-    end_ms = min(now_ms + lifetimes.ttl_s * SECOND_MS, begun_ms + lifetimes.renewal_max_s * SECOND_MS)
     secret = source.issued_from or source.hash
-    known = connection.execute(select(credentials.c.expires_ms).where(credentials.c.hash == secret)).one_or_none()
-    if known is None:
-        return None
-    if known.expires_ms is not None:  # it is being rotated away
-        end_ms = min(end_ms, known.expires_ms)
+    end_ms = _end_ms(connection, secret, begun_ms, now_ms, lifetimes)
     good_s = (end_ms - now_ms) // SECOND_MS
     if good_s < 1:
         return None
@@ -122,6 +117,36 @@ def issue(connection: Connection, request: Request, token: str, lifetimes: Lifet
         )
     )
     return good_s
+
+
+def later_end_ms(connection: Connection, token: str, now_ms: int, lifetimes: Lifetimes) -> int | None:
+    """Until when a token, by its hash, may be good if it is renewed now: as long as one that is had for it.
+
+    None: it has ended, it is a secret, or that is no later than it is good already. Reads only.
+    """
+    source = grantor(connection, Request(token, None, now_ms))
+    if source is None or source.issued_from is None:
+        return None
+    end_ms = _end_ms(connection, source.issued_from, source.created_ms, now_ms, lifetimes)
+    return end_ms if end_ms >= source.expires_ms + SECOND_MS else None
+
+
+def renew(connection: Connection, token: str, now_ms: int, lifetimes: Lifetimes) -> int | None:
+    """Let a token end later, where it may. For how many seconds it is good from now on; None: nothing has changed."""
+    end_ms = later_end_ms(connection, token, now_ms, lifetimes)
+    if end_ms is None:
+        return None
+    connection.execute(update(credentials).where(credentials.c.hash == token).values(expires_ms=end_ms))
+    return (end_ms - now_ms) // SECOND_MS
+
+
+def _end_ms(connection: Connection, secret: str, begun_ms: int, now_ms: int, lifetimes: Lifetimes) -> int:
+    """Until when a token may be good: its own time, that of its line, and that of the secret it comes from."""
+    end_ms = min(now_ms + lifetimes.ttl_s * SECOND_MS, begun_ms + lifetimes.renewal_max_s * SECOND_MS)
+    known = connection.execute(select(credentials.c.expires_ms).where(credentials.c.hash == secret)).one_or_none()
+    if known is None:
+        return now_ms
+    return end_ms if known.expires_ms is None else min(end_ms, known.expires_ms)  # it is being rotated away
 
 
 def end(connection: Connection, which: ColumnElement[bool], now_ms: int) -> None:

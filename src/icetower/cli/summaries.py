@@ -1,0 +1,51 @@
+"""What each command is for, in a line: for the help of the program, which imports no command to show it.
+
+A test compares each with the help of its command.
+"""
+
+SUMMARIES = {
+    "init": "Write the configuration of a tower in front of an existing catalog. Nothing is overwritten.",
+    "serve": "Serve the Iceberg REST catalog.",
+    "backup": "Copy the tower's databases and its administrator's token to a new folder. The tower may be running.",
+    "restore": "Restore a backup to the paths in the settings. Nothing is overwritten: move existing files away first.",
+    "demo": "Run the main job on real data, without and with Icetower, and reconcile every row.",
+    "pipeline": "Agents with PySpark on real data: run them, and see their tables.",
+    "explain": "Explain whether two changes may coexist, and why not.",
+    "audit": "Audit the history of a table.",
+    "audits": "Audit the histories of many tables on Spark, side by side.",
+    "advise": "Show a table's writers and their partitions, and draft contracts.",
+    "revert": "Take back what one agent wrote to a table.",
+    "status": "Show whether the tower is ready, who is stopped or refused and why, and what waits for a person.",
+    "top": "Show tables and agents live: commits a second, first-try success, conflicts, latency, hot partitions.",
+    "agents": "Agents: who writes through the tower, and how it goes.",
+    "alerts": "Alerts: what the tower's rules have found.",
+    "doctor": "Look for what is wrong on this machine, and say what mends it. It works where the tower does not start.",
+    "support-bundle": "Write a file with what others need in order to help: no secrets, no rows.",
+    "commits": "Show the newest attempts to commit, and refused reads and changes of tables.",
+    "bypasses": "Show commits to tables that bypassed the tower since it was started. For administrators.",
+    "forget": "Remove a text from the log of attempts: the partitions and messages that contain it. "
+    "For administrators.",
+    "send": "Send rows to a table, once; the tower writes the files.",
+    "landed": "Show whether a write is in its table, after a lost answer.",
+    "fence": "Make sure that a write never lands, unless it has landed already.",
+    "publish": "Publish a branch: put all that it has on another branch, in one commit.",
+    "branches": "List the branches of tables, with those that are stale, and remove these with --remove.",
+    "report-check": "Report that a check has passed, or failed, for a snapshot that is to be published.",
+    "tables": "Tables: what their owners declare about their writers.",
+    "plan": "Simulate a workload under every writing pattern.",
+    "mediate": "Apply write-ahead logs to their tables, batch by batch.",
+    "collect": "Fold a delta table into its table, batch by batch.",
+    "dedup": "Remove the rows that landed twice under one `_idempotency_key`, all but the copy that landed first.",
+    "maintain": "Compact, expire, prune, and look for orphans, where it is due.",
+    "orphans": "Find the files of tables that no metadata refers to.",
+    "export": "Write what the tower has logged into its system tables.",
+    "contracts": "Isolation contracts: who may write what.",
+    "principals": "Principals: the identities of callers, and their contracts.",
+    "simulate": "Simulate many writers to one table, or many.",
+    "mcp": "Serve tools for agents over the Model Context Protocol (MCP), on standard input and output.",
+    "leases": "Leases: the rows that agents hold while they work on them.",
+    "slots": "List the slots that go on or come next: whose turn it is, and who holds them until when.",
+    "escalations": "Escalations: agents that were stopped until a person looks.",
+    "requests": "Requests: agents that ask for partitions, or whose overwrite a guard has refused.",
+}
+"""By the name of the command: the first paragraph of its own help."""
