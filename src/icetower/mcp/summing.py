@@ -100,7 +100,7 @@ def plan_of(name: str, schema: Any, wanted: Wanted) -> Plan:
         raise wrong("order", f"names {wanted.order!r}, which names no column")
     measures: list[tuple[Kind, Any]] = []
     for kind, columns in wanted.measured.items():
-        measures += [(kind, plain(kind, column)) for column in dict.fromkeys(columns)]
+        measures.extend((kind, plain(kind, column)) for column in dict.fromkeys(columns))
     for kind, field in measures:
         if kind == "sum" and not _is_number(field):
             raise wrong(kind, f"column {clean(field.name)!r} is of type {clean(str(field.field_type))}, no number")
