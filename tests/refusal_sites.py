@@ -122,6 +122,11 @@ def _sites(tree: ast.Module, constants: Mapping[str, str], kinds: Mapping[str, K
             for rule in _values(call.args[0], scope, constants):
                 error = refusal(Violation(rule, (), "no"), administrator("root"), Identifier.parse("a.b"))
                 yield Site(rule, error.status, error.next_step)
+        if name == "refusal" and "over" in given:  # of a verdict on a slot
+            error = refusal(
+                Violation("contract.slot", (), "no"), administrator("root"), Identifier.parse("a.b"), over=True
+            )
+            yield Site("contract.slot", error.status, error.next_step)
         if name == "Reason":  # why a commit is not rebased, of which `rebase` makes errors
             stale = errors.CommitConflict
             for rule in _values(call.args[0], scope, constants):

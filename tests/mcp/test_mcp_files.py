@@ -180,6 +180,6 @@ def test_batches_come_as_they_are_asked_for() -> None:
             made.append(at)
             yield pa.RecordBatch.from_pylist([{"id": at}])
 
-    rows, more = reading.page_of(batches(), 1, 2)
+    rows, more = reading.page_of(reading.rows_of(batches(), 1), 2)
     assert ([row["id"] for row in rows], more) == ([1, 2], True)
     assert len(made) == 4

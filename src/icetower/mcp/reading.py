@@ -71,7 +71,7 @@ def query(desk: Desk, name: str, columns: Sequence[str], where: str | None, limi
     if unknown:
         raise wrong("columns", f"{clean(name)} has no column {clean(unknown[0])!r}; describe_table lists them")
     scan = table.scan(row_filter=condition, selected_fields=tuple(columns) or ("*",), snapshot_id=snapshot_id)
-    rows, more = page_of(_rows(batches(scan, planned(scan)), offset), limit)
+    rows, more = page_of(rows_of(batches(scan, planned(scan)), offset), limit)
     following = offset + len(rows)
     if more and following >= OFFSET_MAX:
         more = False
@@ -172,7 +172,8 @@ def page_of(found: Iterator[dict[str, Any]], limit: int) -> tuple[list[dict[str,
     return rows, False
 
 
-def _rows(batches: Iterator[Any], offset: int) -> Iterator[dict[str, Any]]:
+def rows_of(batches: Iterator[Any], offset: int) -> Iterator[dict[str, Any]]:
+    """The rows after the first `offset`."""
     left = offset
     for batch in batches:
         if left >= batch.num_rows:
