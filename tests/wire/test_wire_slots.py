@@ -177,7 +177,7 @@ def test_the_sdk_writes_in_its_slot_and_in_one_that_was_missed(auction: Auction)
         with agent.next_slot(NAME) as lease:
             assert lease.slot is not None
             assert (lease.slot.column, lease.slot.starts_ms) == ("slot", auction.round_ms)
-            assert lease.slot.left_s == 45
+            assert lease.slot.left_s < 45  # it goes on
             agent.append(NAME, [{"item": 20, "price": 1}])
             auction.table("a1-0").overwrite(auction.rows(0, 21), overwrite_filter="item = 20",
                                             snapshot_properties=lease.properties)  # fmt: skip
