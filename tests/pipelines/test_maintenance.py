@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from icetower.contracts.document import load
 from icetower.pipelines.dedup import Target, validate
 from icetower.pipelines.maintenance import Job, Report, maintain
+from icetower.pipelines.maintenance_record import Record
 from icetower.pipelines.tables import iceberg_table, load_metadata
 from icetower.protocol.names import Identifier
 from tests.pages.page_blocks import blocks_of
@@ -104,6 +105,20 @@ def test_small_files_become_one_in_the_partitions_that_are_due_and_all_of_it_is_
     again = tables.run(2.0)
     assert not again.entries, again.entries
     assert len(tables.runs()) == len(report.entries)
+
+
+def test_with_nothing_new_no_table_is_read(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first statement in a Spark that has just started takes seconds."""
+    table = tables.create("t", "PARTITIONED BY (region)")
+    tables.insert(table, (1, "2026-01-01 00:00:00", "'north'"), times=6)
+    assert ("t", "compact") in done(tables.run(1.0))
+
+    def reads(*_: object) -> None:
+        raise AssertionError("it reads a table")
+
+    for name in ("known", "unfinished", "scans", "count_refused"):
+        monkeypatch.setattr(Record, name, reads)
+    assert done(tables.run(2.0)) == []
 
 
 def test_a_table_that_is_deduplicated_is_no_log(tables: Tables) -> None:

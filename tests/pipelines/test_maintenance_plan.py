@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from pyspark.sql import SparkSession
 
 from icetower.contracts.document import load
 from icetower.pipelines.maintenance_plan import (
+    TASK,
     Due,
     FileTimes,
     Partition,
@@ -20,6 +22,8 @@ from icetower.pipelines.maintenance_plan import (
     recent_snapshots,
     scan_every_ms,
 )
+from icetower.pipelines.maintenance_record import Record
+from icetower.pipelines.system_tables import REFUSED
 from icetower.protocol.names import Identifier
 
 NOW = 1_700_000_000_000
@@ -196,3 +200,45 @@ def test_orphans_are_looked_for_as_often_as_a_writer_of_the_table_asks() -> None
     assert scan_every_ms([weekly], Identifier(("s",), "t")) == 7 * DAY
     assert scan_every_ms([hourly], Identifier(("s",), "u")) == DAY
     assert scan_every_ms([contract(append)], Identifier(("s",), "t")) == DAY
+
+
+def attempts(*snapshots: tuple[str, dict[str, str]]) -> dict[str, Any]:
+    """Metadata of `iceberg_commits` with these snapshots, 1, 2, …, made at 1000, 2000, …"""
+    listed = [
+        {"snapshot-id": number, "timestamp-ms": 1000 * number, "summary": {"operation": operation, **summary}}
+        | ({"parent-snapshot-id": number - 1} if number > 1 else {})
+        for number, (operation, summary) in enumerate(snapshots, 1)
+    ]
+    return {"snapshots": listed, "current-snapshot-id": len(listed)}
+
+
+NONE, SOME = ("append", {REFUSED: "0"}), ("append", {REFUSED: "2"})
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "read", "may"),
+    [
+        ((), None, False),
+        ((SOME,), None, True),
+        ((SOME,), "1", False),
+        ((SOME, NONE, NONE), None, True),
+        ((SOME, NONE, NONE), "1", False),
+        ((SOME, SOME, NONE), "1", True),
+        ((NONE, NONE), None, False),
+        ((NONE, ("replace", {})), None, False),
+        ((NONE, ("overwrite", {TASK: "prune"})), None, False),
+        ((NONE, ("append", {})), None, True),  # of an earlier release
+        ((NONE, ("overwrite", {})), None, True),
+    ],
+)
+def test_refused_writers_are_counted_where_an_export_has_brought_any(
+    snapshots: tuple[tuple[str, dict[str, str]], ...], read: str | None, may: bool
+) -> None:
+    record = Record(cast("SparkSession", None), "tower.system")
+    assert record.may_count(attempts(*snapshots), 0, read) is may
+
+
+def test_what_was_exported_long_ago_is_not_counted_again() -> None:
+    record = Record(cast("SparkSession", None), "tower.system")
+    assert record.may_count(attempts(SOME, NONE), 1000, None)
+    assert not record.may_count(attempts(SOME, NONE), 1001, None)

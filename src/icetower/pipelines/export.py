@@ -20,7 +20,7 @@ from icetower.errors import BadRequest, UpstreamFailed
 from icetower.ledger.hashes import text_hash
 from icetower.pipelines.system_keys import export_keys
 from icetower.pipelines.system_metrics import export_metrics
-from icetower.pipelines.system_tables import COMMITS, CONTRACTS, THROUGH, SystemTables, mark_of
+from icetower.pipelines.system_tables import COMMITS, CONTRACTS, REFUSED, THROUGH, SystemTables, mark_of
 from icetower.pipelines.system_teams import Team, copy_for, is_of_exports, tables_for
 from icetower.pipelines.tables import merge, patiently, private_session, translating_errors
 from icetower.protocol.marks import EXPORT
@@ -155,7 +155,10 @@ def _export_commits(tables: SystemTables, source: Source, after: Callable[[str],
             tables.spark.createDataFrame(found, COMMITS),
             ("attempt_id",),
             where_target=f"t.attempt_id > {start}",
-            properties={THROUGH: str(rows[-1]["id"])},
+            properties={
+                THROUGH: str(rows[-1]["id"]),
+                REFUSED: str(sum(row["outcome"] in ("conflict", "refused") for row in rows)),
+            },
         )
         lost += max(0, oldest - start - 1) if start else 0
         return len(found)

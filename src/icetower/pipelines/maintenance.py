@@ -42,9 +42,11 @@ from icetower.pipelines.maintenance_record import (
     NEXT_SCAN,
     RECENT_MS,
     RECORDED,
+    RECORDED_ALL,
     Entry,
     Found,
     Record,
+    digest,
     of_snapshots,
 )
 from icetower.pipelines.maintenance_rows import Ages
@@ -150,7 +152,12 @@ def maintain(
 
 
 class Maintainer:
-    """Runs of one job; between them it keeps what it has read of manifests."""
+    """Runs of one job; between them it keeps what it has read of manifests.
+
+    Attributes:
+        recorded: entries that are known to be recorded.
+        commits_seen: the snapshot of `iceberg_commits` up to which the refused writers were counted last.
+    """
 
     def __init__(
         self,
@@ -167,6 +174,7 @@ class Maintainer:
         self.catalog = Catalog(self.spark, job.catalog)
         self.record = Record(self.spark, job.system)
         self.recorded: set[str] = set()
+        self.commits_seen: str | None = None
 
     def run(self) -> Report:
         """One run, as `maintain`."""
@@ -428,7 +436,8 @@ class _Run:
         ended = [entry for each in unfinished for entry in self._ended(each)]
         entries = [*fresh, *ended, *self.entries]
         newest = max((each.at_ms for each in self.history.values()), default=None)
-        marks = {} if newest is None else {RECORDED: str(newest)}
+        late = [] if newest is None else [each for each in self.history.values() if each.at_ms > newest - RECENT_MS]
+        marks = {} if newest is None else {RECORDED: str(newest), RECORDED_ALL: digest(late)}
         self._record(entries, {**self.properties, **marks})
         self.maintainer.after("recorded")
         return sorted([*self.early, *entries], key=lambda each: (each.table_name, each.at_ms))
@@ -437,7 +446,10 @@ class _Run:
         """What the tables' histories have, and the record has not."""
         since_ms = int(self._marks(RECORDED) or 0) - RECENT_MS
         known = self.maintainer.recorded
-        found = [each for each in self.history.values() if each.at_ms > since_ms and each.entry not in known]
+        late = [each for each in self.history.values() if each.at_ms > since_ms]
+        if digest(late) == self._marks(RECORDED_ALL):
+            return []
+        found = [each for each in late if each.entry not in known]
         if found:
             known |= self.record.known(min(each.at_ms for each in found))
         return [each for each in found if each.entry not in known]
@@ -456,13 +468,15 @@ class _Run:
         ):
             return []
         head = str(current_snapshot_id(commits.metadata))
-        if self._marks(COMMITS_READ) == head:
+        seen = self.maintainer.commits_seen == head  # and nothing was to be written
+        if seen or not self.record.may_count(commits.metadata, since_ms, self._marks(COMMITS_READ)):
             return []
         counted: list[Entry] = []
 
         def count() -> None:
             lacking(commits.metadata, commits.listed.name, COMMITS_COUNTED)
             counted.extend(self.record.count_refused(commits.listed.name, self.now_ms, {COMMITS_READ: head}))
+            self.maintainer.commits_seen = head
 
         self._try(commits.listed, "count", count)
         return counted

@@ -9,6 +9,7 @@ Likewise an orphan that is to be deleted is `deleting` before it is deleted.
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -16,10 +17,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from icetower.iceberg.metadata import ancestors, current_snapshot_id
 from icetower.pipelines.cleanup import Disposition, Orphan
 from icetower.pipelines.maintenance_plan import DAY_MS, TASK, Task
 from icetower.pipelines.making import AGED, OwnTable, make, require
 from icetower.pipelines.own_tables import names_of
+from icetower.pipelines.system_tables import REFUSED
 from icetower.pipelines.tables import identifier, merge, patiently, quoted, translating_errors
 from icetower.protocol.marks import PRINCIPAL
 
@@ -33,6 +36,8 @@ COMMITS_COUNTED = "at TIMESTAMP, table_name STRING, outcome STRING, message STRI
 """The columns of `iceberg_commits` by which they are."""
 RECORDED = "maintenance.recorded-ms"
 """Likewise: the time of the newest snapshot that is recorded."""
+RECORDED_ALL = "maintenance.recorded-all"
+"""Likewise: `digest` of the snapshots of late, all of which were recorded by then."""
 RECENT_MS = 6 * 3_600_000
 """A run takes less: what was done so long before the newest snapshot that is recorded is recorded, too."""
 COSTS_MS = DAY_MS
@@ -145,6 +150,11 @@ def _time(at_ms: int) -> dt.datetime:
     return dt.datetime.fromtimestamp(at_ms / 1000, dt.UTC)
 
 
+def digest(entries: Iterable[Entry]) -> str:
+    """Stands for these entries."""
+    return hashlib.sha256("\n".join(sorted(each.entry for each in entries)).encode()).hexdigest()[:32]
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """The two tables, in the namespace `system` (with its catalog in front). `spark`: a private session."""
@@ -214,6 +224,20 @@ class Record:
                 self.spark, self.runs, rows, ("entry",), clauses=clauses, where_target=since, properties=properties
             )
         )
+
+    def may_count(self, commits: Metadata, since_ms: int, read: str | None) -> bool:
+        """Whether attempts have come to `iceberg_commits` since then for `count_refused`, as far as its snapshots tell.
+
+        Args:
+            read: the snapshot of `iceberg_commits` up to which they are counted.
+        """
+        for each in ancestors(commits, current_snapshot_id(commits) or 0):
+            if str(each["snapshot-id"]) == read or each["timestamp-ms"] < since_ms:
+                return False
+            summary = each["summary"]
+            if summary.get("operation") != "replace" and TASK not in summary and summary.get(REFUSED) != "0":
+                return True
+        return False
 
     def count_refused(self, commits: str, now_ms: int, properties: Mapping[str, str]) -> list[Entry]:
         """Count, for each rewrite of late, the attempts that were refused because of it; what has changed.

@@ -18,6 +18,9 @@ from icetower.protocol.marks import EXPORT
 THROUGH = EXPORT + "through"
 """The number of the last attempt that is in the table."""
 
+REFUSED = EXPORT + "refused"
+"""How many of a snapshot's attempts were refused or in conflict: whoever counts those need not read the others."""
+
 COMMITS = (
     "attempt_id BIGINT, at TIMESTAMP, contract STRING, principal STRING, table_name STRING, operation STRING, "
     "outcome STRING, rule STRING, partitions ARRAY<STRING>, snapshots ARRAY<BIGINT>, idempotency_key_hash STRING, "
