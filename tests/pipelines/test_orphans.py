@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from bench.orphans import run as bench
 from icetower.errors import NoSuchTable
 from icetower.pipelines import orphans
-from icetower.pipelines.orphans import find_orphans
+from icetower.pipelines.orphans import find_orphans, with_place
 from icetower.pipelines.tables import SNAPSHOT_PROPERTY, iceberg_table, jvm, load_metadata
 from icetower.protocol.marks import GROUP_FILE
 from tests.pipelines.clocks import Later
@@ -114,3 +114,30 @@ def test_the_benchmark_finds_every_orphan_and_nothing_else(spark: SparkSession) 
     assert (figures.files, figures.orphans) == (3_000, 3)
     assert (figures.missed, figures.misattributed, figures.wrong) == (0, 0, 0)
     assert len(figures.ratio) == 1
+
+
+def test_a_path_has_one_spelling(spark: SparkSession) -> None:
+    spelled = {
+        "file:/w/t/a.parquet": "/w/t/a.parquet",
+        "file:///w/t/a.parquet": "/w/t/a.parquet",
+        "/w/t//a.parquet": "/w/t/a.parquet",
+        "/w/t/.a.parquet.crc": "/w/t/a.parquet",
+        "file:///w//t/.a.b.crc": "/w/t/a.b",
+        "s3a://b/t/a.parquet": "s3://b/t/a.parquet",
+        "s3n://b/t///a.parquet": "s3://b/t/a.parquet",
+        "s3://b//t/a.parquet": "s3://b/t/a.parquet",
+        "gs://b/t/a.parquet": "gs://b/t/a.parquet",
+        "gs://b/t/s3a:/a.parquet": "gs://b/t/s3a:/a.parquet",
+        "/w/a//b/x://y": "/w/a/b/x://y",
+        "x:///w": "x://w",
+    }
+    rows = with_place(spark.createDataFrame([(path,) for path in spelled], "path STRING")).collect()
+    assert {row.path: row.place for row in rows} == spelled
+
+
+def test_a_spelling_is_computed_once_for_each_path(spark: SparkSession) -> None:
+    """Named within itself, the expression has hundreds of replacements, for each of a million paths."""
+    rows = with_place(spark.createDataFrame([("/a",)], "path STRING"))
+    joined = rows.join(rows.select("place"), "place", "left_anti")
+    plan = joined._jdf.queryExecution().optimizedPlan().toString()  # pyright: ignore[reportPrivateUsage]
+    assert 0 < plan.count("regexp_replace") <= 8, plan[:3000]

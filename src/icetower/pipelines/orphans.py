@@ -58,22 +58,27 @@ def find_orphans(
     listed = _list_files(spark, table, handle, before_ms)
     handle.refresh()  # only now: see the top of the module
     metadata = metadata_of(spark, handle)
-    referenced = referenced_by(spark, table, handle).select(_same_place(f.col("path")).alias("place")).distinct()
-    agent, own = f.regexp_extract("path", WRITER, 1), _owner(metadata)
-    return listed.join(referenced, _same_place(f.col("path")) == f.col("place"), "left_anti").select(
-        "path",
-        "size_bytes",
-        f.timestamp_millis("modified_ms").alias("modified_at"),
-        f.when(own != "", own).alias("principal"),
-        f.when(agent != "", decoded(agent)).when(own != "", own).alias("agent"),
+    referenced = with_place(referenced_by(spark, table, handle)).select("place")
+    agent, own = f.regexp_extract("path", WRITER, 1), _owner(spark, metadata)
+    return (
+        with_place(listed)
+        .join(referenced, "place", "left_anti")
+        .select(
+            "path",
+            "size_bytes",
+            f.timestamp_millis("modified_ms").alias("modified_at"),
+            f.when(own != "", own).alias("principal"),
+            f.when(agent != "", decoded(agent)).when(own != "", own).alias("agent"),
+        )
     )
 
 
-def _owner(metadata: Metadata) -> Column:
-    """The principal whose own folder a file is in; empty text if it is elsewhere."""
+def _owner(spark: SparkSession, metadata: Metadata) -> Column:
+    """The principal whose own folder a file at `place` is in; empty text if it is elsewhere."""
     data = data_location(metadata["location"], metadata.get("properties") or {})
-    place, root = _same_place(f.col("path")), _same_place(f.lit(data))
-    below = place.substr(f.length(root) + 1, f.length(place))
+    root = with_place(spark.createDataFrame([(data,)], "path STRING")).collect()[0].place
+    place = f.col("place")
+    below = place.substr(f.lit(len(root) + 1), f.length(place))
     return f.when(place.startswith(root), f.regexp_extract(below, f"^(?!/{SCATTERED}/){OWN}", 1)).otherwise("")
 
 
@@ -181,13 +186,23 @@ def decoded(text: Column) -> Column:
     return f.coalesce(f.try_url_decode(text), text)
 
 
-def _same_place(path: Column) -> Column:
-    """One spelling for paths that differ in the scheme only; a checksum file counts as its file."""
-    place = f.when(path.startswith("file:"), f.regexp_replace(path, r"^file:/+", "/"))
-    place = place.when(path.startswith("s3"), f.regexp_replace(path, r"^s3[an]:", "s3:")).otherwise(path)
-    doubled = ~place.startswith("/") | (f.instr(place, "//") > 0)  # behind a scheme two slashes are none too many
-    place = f.when(doubled, f.regexp_replace(place, r"(?<!:)/{2,}", "/")).otherwise(place)
-    return f.when(place.endswith(".crc"), f.regexp_replace(place, r"/\.([^/]+)\.crc$", "/$1")).otherwise(place)
+def with_place(rows: DataFrame) -> DataFrame:
+    """The rows with a column `place`: one spelling for each `path`. Paths that differ in the scheme only have the same
+    one, and a checksum file has that of its file.
+
+    It is made in steps, each a column: an expression that is named twice would be computed twice, at each step anew.
+    """
+    path, place = f.col("path"), f.col("place")
+    plain = f.when(
+        path.startswith("file:/"), f.concat(f.lit("/"), f.ltrim(path.substr(f.lit(6), f.length(path)), f.lit("/")))
+    )
+    amazon = path.startswith("s3a:") | path.startswith("s3n:")
+    plain = plain.when(amazon, f.concat(f.lit("s3:"), path.substr(f.lit(5), f.length(path)))).otherwise(path)
+    # Behind a scheme two slashes are none too many.
+    doubled = f.instr(f.replace(place, f.lit("://"), f.lit("/")), "//") > 0
+    single = f.when(doubled, f.regexp_replace(place, r"(?<!:)/{2,}", "/")).otherwise(place)
+    of_file = f.when(place.endswith(".crc"), f.regexp_replace(place, r"/\.([^/]+)\.crc$", "/$1")).otherwise(place)
+    return rows.withColumn("place", plain).withColumn("place", single).withColumn("place", of_file)
 
 
 def _metadata_location(handle: Any) -> str:
