@@ -30,9 +30,7 @@ from rich.table import Table
 
 from icetower.agent import Tower
 from icetower.demo.retail import jobs
-from icetower.demo.retail.run import run_pipeline
 from icetower.demo.retail.shipped import contract_of
-from icetower.demo.retail.world import Plan
 from icetower.demo.serving import tower_process
 from icetower.pipelines.collector import collect
 from icetower.pipelines.export import Source, export
@@ -121,13 +119,20 @@ def _in_process(name: str, uri: str, token: str, *, warm: bool) -> Idle:
     return Idle.of_json(done.stdout.splitlines()[-1])
 
 
+def _run_pipeline(place: Path, hours: int) -> None:
+    given = ["pipeline", "run", "--days", "1", "--hours", str(hours), "--kills", "0", "--keep", str(place), "--json"]
+    command = [sys.executable, "-c", "from icetower.cli import main; main()", *given]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"icetower {' '.join(given)}: {done.stderr[-2_000:]}")
+
+
 def measured(hours: int, names: Sequence[str], tell: Callable[[str], None]) -> list[Idle]:
     """Run `hours` of the pipeline, then each of these jobs on nothing new."""
     with tempfile.TemporaryDirectory(prefix="icetower-idle-") as folder:
         place = Path(folder).resolve()
-        findings = run_pipeline(place, Plan(1, hours, None, 0, 2017), lambda *_: None, tell)
-        if not findings.good:
-            raise RuntimeError("the pipeline lost rows: see `icetower pipeline run`")
+        tell(f"{hours} hours of the pipeline")
+        _run_pipeline(place, hours)
         found: list[Idle] = []
         with tower_process(place, {}) as serving:
             for name in names:
