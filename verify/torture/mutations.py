@@ -235,7 +235,7 @@ MUTATIONS = (
         _and_nobody_looks(SingleFlight, run=_everybody_on_their_own),
         "answers.agree",
         "commit.acked",  # one of two hears that it has failed, and deletes what the other has committed
-        first_seed=1000,  # a storage that is slow for one of two, for as long as the other may wait
+        first_seed=2400,  # a storage that is slow for one of two, for as long as the other may wait
     ),
     _mutation(
         "what was sent twice is withdrawn like any other",
