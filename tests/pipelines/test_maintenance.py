@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from pyspark.sql import SparkSession
 from icetower.contracts.document import load
 from icetower.pipelines.dedup import Target, validate
 from icetower.pipelines.maintenance import Job, Report, maintain
-from icetower.pipelines.maintenance_record import Record
+from icetower.pipelines.maintenance_record import COMMITS_COUNTED, COMMITS_READ, Record
 from icetower.pipelines.tables import iceberg_table, load_metadata
 from icetower.protocol.names import Identifier
 from tests.pages.page_blocks import blocks_of
@@ -119,6 +120,19 @@ def test_with_nothing_new_no_table_is_read(tables: Tables, monkeypatch: pytest.M
     for name in ("known", "unfinished", "scans", "count_refused"):
         monkeypatch.setattr(Record, name, reads)
     assert done(tables.run(2.0)) == []
+
+
+def test_what_was_counted_is_noted_where_nothing_has_changed(tables: Tables) -> None:
+    """Else every run would count it again."""
+    table = tables.create("t", "PARTITIONED BY (region)")
+    tables.insert(table, (1, "2026-01-01 00:00:00", "'north'"), times=6)
+    tables.run(1.0)
+    commits = f"{tables.job.system}.iceberg_commits"
+    tables.spark.sql(f"CREATE TABLE {commits} ({COMMITS_COUNTED}) USING iceberg")
+    tables.spark.sql(f"INSERT INTO {commits} VALUES (current_timestamp(), 'a.b', 'conflict', 'snapshot 1 came first')")
+    record = Record(tables.spark, tables.job.system)
+    assert record.count_refused(commits, int(time.time() * 1000), {COMMITS_READ: "17"}) == []
+    assert load_metadata(tables.spark, record.runs)["snapshots"][-1]["summary"][COMMITS_READ] == "17"
 
 
 def test_a_table_that_is_deduplicated_is_no_log(tables: Tables) -> None:

@@ -152,12 +152,7 @@ def maintain(
 
 
 class Maintainer:
-    """Runs of one job; between them it keeps what it has read of manifests.
-
-    Attributes:
-        recorded: entries that are known to be recorded.
-        commits_seen: the snapshot of `iceberg_commits` up to which the refused writers were counted last.
-    """
+    """Runs of one job; between them it keeps what it has read of manifests."""
 
     def __init__(
         self,
@@ -174,7 +169,6 @@ class Maintainer:
         self.catalog = Catalog(self.spark, job.catalog)
         self.record = Record(self.spark, job.system)
         self.recorded: set[str] = set()
-        self.commits_seen: str | None = None
 
     def run(self) -> Report:
         """One run, as `maintain`."""
@@ -468,15 +462,13 @@ class _Run:
         ):
             return []
         head = str(current_snapshot_id(commits.metadata))
-        seen = self.maintainer.commits_seen == head  # and nothing was to be written
-        if seen or not self.record.may_count(commits.metadata, since_ms, self._marks(COMMITS_READ)):
+        if not self.record.may_count(commits.metadata, since_ms, self._marks(COMMITS_READ)):
             return []
         counted: list[Entry] = []
 
         def count() -> None:
             lacking(commits.metadata, commits.listed.name, COMMITS_COUNTED)
             counted.extend(self.record.count_refused(commits.listed.name, self.now_ms, {COMMITS_READ: head}))
-            self.maintainer.commits_seen = head
 
         self._try(commits.listed, "count", count)
         return counted

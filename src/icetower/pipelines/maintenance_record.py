@@ -11,19 +11,29 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from icetower.errors import CommitConflict
 from icetower.iceberg.metadata import ancestors, current_snapshot_id
 from icetower.pipelines.cleanup import Disposition, Orphan
 from icetower.pipelines.maintenance_plan import DAY_MS, TASK, Task
 from icetower.pipelines.making import AGED, OwnTable, make, require
 from icetower.pipelines.own_tables import names_of
 from icetower.pipelines.system_tables import REFUSED
-from icetower.pipelines.tables import identifier, merge, patiently, quoted, translating_errors
+from icetower.pipelines.tables import (
+    commit_nothing,
+    identifier,
+    load_metadata,
+    merge,
+    patiently,
+    quoted,
+    translating_errors,
+)
 from icetower.protocol.marks import PRINCIPAL
 
 Metadata = Mapping[str, Any]
@@ -244,7 +254,9 @@ class Record:
 
         Args:
             commits: the table of attempts, whose messages name the snapshot that stood in the way.
+            properties: of the commit that says so; it is made without rows where nothing has changed.
         """
+        base = load_metadata(self.spark, quoted(self.runs))
         since = f.timestamp_millis(f.lit(now_ms - COSTS_MS))
         done = self.spark.table(quoted(self.runs)).where((f.col("at") >= since) & f.col("snapshot_id").isNotNull())
         refused = self.spark.table(quoted(commits)).where(
@@ -266,6 +278,9 @@ class Record:
                     where_target=f"t.at >= timestamp_millis({now_ms - COSTS_MS})",
                 )
             )  # fmt: skip
+        else:
+            with suppress(CommitConflict):  # somebody has recorded a rewrite meanwhile: the next run counts again
+                commit_nothing(self.spark, quoted(self.runs), base, properties)
         return [Entry(**row) for row in rows]
 
     # -- orphans
