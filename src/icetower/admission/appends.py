@@ -30,7 +30,7 @@ from icetower.admission.locations import check_files, roots_of
 from icetower.admission.quotas import check_quota
 from icetower.admission.refusals import refusal
 from icetower.admission.rows import RowsFacts
-from icetower.contracts.check import Clear, Touch, check, needs_slot, requires_intents
+from icetower.contracts.check import Clear, Touch, check, requires_intents, slot_needs
 from icetower.contracts.model import Operation
 from icetower.contracts.terms import Layout
 from icetower.errors import ContractViolation, KeyMisused, ValidationFailed
@@ -95,6 +95,14 @@ def application_of(request: AppendRequest | RowsRequest, application: tuple[str,
 def admitted(facts: AppendFacts, files: Sequence[Verified]) -> AdmittedAppend:
     """The append with its files as they were found."""
     uuid = facts.head.metadata.get("table-uuid")
+    slot_required, slot_shadowed = slot_needs(
+        facts.principal.contract,
+        facts.table,
+        _touches(facts),
+        _APPEND,
+        layout=Layout.of(facts.head.metadata),
+        now_ms=facts.now_ms,
+    )
     return AdmittedAppend(
         identity=facts.identity,
         identifier=facts.table,
@@ -105,23 +113,8 @@ def admitted(facts: AppendFacts, files: Sequence[Verified]) -> AdmittedAppend:
         table_uuid=None if uuid is None else str(uuid),
         read_as=read_as(facts.head.metadata),
         intents_required=requires_intents(facts.principal.contract, facts.table),
-        slot_required=needs_slot(
-            facts.principal.contract,
-            facts.table,
-            _touches(facts),
-            _APPEND,
-            layout=Layout.of(facts.head.metadata),
-            now_ms=facts.now_ms,
-        ),
-        slot_shadowed=needs_slot(
-            facts.principal.contract,
-            facts.table,
-            _touches(facts),
-            _APPEND,
-            layout=Layout.of(facts.head.metadata),
-            now_ms=facts.now_ms,
-            shadowed=True,
-        ),
+        slot_required=slot_required,
+        slot_shadowed=slot_shadowed,
     )
 
 

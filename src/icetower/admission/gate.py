@@ -45,8 +45,8 @@ from icetower.ambient import Ambient
 from icetower.contracts.check import (
     appends_blindly,
     isolation_of,
-    needs_slot,
     requires_intents,
+    slot_needs,
     would_require_intents,
 )
 from icetower.contracts.model import Isolation, Operation
@@ -165,9 +165,12 @@ def judge(facts: Facts) -> Admitted:
     principal, table, identity, operations = facts.principal, facts.table, facts.identity, facts.operations
     enforced = not facts.contract.shadow
     contract = believed(facts.contract, shadowed)
-    scope = None
+    scope, slot_required, slot_shadowed = None, False, False
     if facts.base is not None and facts.changes:
         scope = scope_of(contract, table, facts.after, facts.changes, operations, facts.now_ms)
+        slot_required, slot_shadowed = slot_needs(
+            facts.contract, table, facts.touches[0], operations, layout=facts.layout, now_ms=facts.now_ms
+        )
     return Admitted(
         identity=identity,
         identifier=table,
@@ -189,21 +192,9 @@ def judge(facts: Facts) -> Admitted:
         and any(facts.contract.grants(operation, table) for operation in (Operation.OVERWRITE, Operation.DELETE)),
         judge_again=partial(judge_again, facts) if facts.depends_on_head else None,
         intents_required=requires_intents(facts.contract, table),
-        slot_required=facts.base is not None
-        and bool(facts.changes)
-        and needs_slot(contract, table, facts.touches[0], operations, layout=facts.layout, now_ms=facts.now_ms),
+        slot_required=slot_required,
         intents_shadowed=would_require_intents(facts.contract, table),
-        slot_shadowed=facts.base is not None
-        and bool(facts.changes)
-        and needs_slot(
-            facts.contract,
-            table,
-            facts.touches[0],
-            operations,
-            layout=facts.layout,
-            now_ms=facts.now_ms,
-            shadowed=True,
-        ),
+        slot_shadowed=slot_shadowed,
     )
 
 

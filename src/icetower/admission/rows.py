@@ -19,7 +19,7 @@ from icetower.admission.admitted import AdmittedAppend
 from icetower.admission.identity import Identity, check_key
 from icetower.admission.quotas import check_quota
 from icetower.admission.refusals import refusal
-from icetower.contracts.check import Clear, Touch, Undecided, Violation, check, is_over, needs_slot, requires_intents
+from icetower.contracts.check import Clear, Touch, Undecided, Violation, check, is_over, requires_intents, slot_needs
 from icetower.contracts.model import Contract, Operation
 from icetower.contracts.terms import Layout
 from icetower.iceberg.manifests import DATA
@@ -95,6 +95,14 @@ def _ignores_unknown(facts: RowsFacts) -> bool:
 def admitted_rows(sent: SentRows) -> AdmittedAppend:
     """The append, whose files are made when its group is known."""
     uuid = sent.head.metadata.get("table-uuid")
+    slot_required, slot_shadowed = slot_needs(
+        sent.principal.contract,
+        sent.table,
+        (Touch(part.spec, part.partition, True, DATA) for part in sent.batch.parts),
+        _APPEND,
+        layout=Layout.of(sent.head.metadata),
+        now_ms=sent.now_ms,
+    )
     return AdmittedAppend(
         identity=sent.identity,
         identifier=sent.table,
@@ -105,23 +113,8 @@ def admitted_rows(sent: SentRows) -> AdmittedAppend:
         table_uuid=None if uuid is None else str(uuid),
         read_as=read_as(sent.head.metadata),
         intents_required=requires_intents(sent.principal.contract, sent.table),
-        slot_required=needs_slot(
-            sent.principal.contract,
-            sent.table,
-            (Touch(part.spec, part.partition, True, DATA) for part in sent.batch.parts),
-            _APPEND,
-            layout=Layout.of(sent.head.metadata),
-            now_ms=sent.now_ms,
-        ),
-        slot_shadowed=needs_slot(
-            sent.principal.contract,
-            sent.table,
-            (Touch(part.spec, part.partition, True, DATA) for part in sent.batch.parts),
-            _APPEND,
-            layout=Layout.of(sent.head.metadata),
-            now_ms=sent.now_ms,
-            shadowed=True,
-        ),
+        slot_required=slot_required,
+        slot_shadowed=slot_shadowed,
         rows=sent.batch,
         leases=sent.request.leases,
     )

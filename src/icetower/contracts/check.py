@@ -281,6 +281,20 @@ def needs_slot(
     return any(ownership.of(each.spec, each.partition) is not Membership.INSIDE for each in touches)
 
 
+def slot_needs(
+    contract: Contract,
+    table: Identifier,
+    touches: Iterable[Touch],
+    operations: frozenset[Operation],
+    *,
+    layout: Layout,
+    now_ms: int,
+) -> tuple[bool, bool]:
+    """As `needs_slot`: whether it is so, and whether it would be so if the contract, in shadow mode, were enforced."""
+    needed = needs_slot(contract, table, touches, operations, layout=layout, now_ms=now_ms, shadowed=contract.shadow)
+    return needed and not contract.shadow, needed and contract.shadow
+
+
 def would_require_intents(contract: Contract, table: Identifier) -> bool:
     """Whether a contract in shadow mode would do so if it were enforced."""
     return contract.shadow and any(rule.intents_required for rule in contract.rules_for(table))
