@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -16,10 +17,12 @@ from icetower.commit.needs import Needs
 from icetower.commit.plan import Plan, plan
 from icetower.commit.steps import Version
 from icetower.errors import Forbidden, UpstreamFailed
+from icetower.iceberg.schemas import read_as
 from icetower.protocol.names import Identifier
+from icetower.registry.principals import administrator
 from icetower.table.head import HeadState
 from icetower.upstream.port import Swap
-from tests.commit.engine_world import TABLE, Request, World, run, told
+from tests.commit.engine_world import TABLE, Request, World, judged, run, told
 from tests.commit.test_engine import BLIND, assert_no_litter, outside_writer
 
 OTHER = Identifier(("db",), "u")
@@ -617,6 +620,31 @@ def test_h2_groups_of_nothing_but_appends_keep_an_interval_and_commits_take_them
         await world.engine.drain()
         assert (await last).outcome == "appended"
         assert await world.live() == ["a", "ann", "b", "c", "d", "e"]
+
+    run(story())
+
+
+@pytest.mark.parametrize("schema_first", [True, False])
+def test_appends_of_a_group_go_in_before_what_only_changes_the_schema(schema_first: bool) -> None:
+    async def story() -> None:
+        world = World(limits=Limits(deadline_s=5, append_interval_s=0))
+        await world.create(**{"schema.name-mapping.default": NAMES})
+        head = await world.head()
+        [schema] = head.metadata["schemas"]
+        wider = {**schema, "schema-id": 1, "fields": [*schema["fields"], {"id": 9, "name": "n", "type": "string"}]}
+        wider["fields"][-1]["required"] = False
+        updates = [
+            {"action": "add-schema", "schema": wider, "last-column-id": 9},
+            {"action": "set-current-schema", "schema-id": -1},
+        ]
+        widening = judged(administrator("bob"), TABLE, head.metadata, (), [], updates)
+        append = replace(await fast(world, "a"), read_as=read_as(head.metadata))
+        sent = [world.engine.submit(widening), world.engine.submit_append(append)]
+        done = await asyncio.gather(*(sent if schema_first else reversed(sent)))
+        assert sorted(each.outcome for each in done) == ["appended", "direct"]
+        assert len({each.head.location for each in done}) == 1  # one group
+        assert (await world.head()).metadata["current-schema-id"] == 1
+        assert await world.live() == ["a"]
 
     run(story())
 

@@ -171,9 +171,11 @@ def plan(
     """
     planner = _Planner(head, sources, now_ms, new_name, new_id, isolation_since, metadata_max_bytes, lately_ms)
     appends = [member for member in group if isinstance(member, AdmittedAppend)]
-    others = (member for member in group if not isinstance(member, AdmittedAppend))
-    steps = [partial(planner.take if isinstance(each, Admitted) else planner.fence, each) for each in others]
+    others = [member for member in group if not isinstance(member, AdmittedAppend)]
+    # Appends were judged by the schema of the head: what only changes the schema waits for them, and refuses none.
+    steps = [planner.step(each) for each in others if not _only_changes_the_schema(each)]
     steps += [partial(planner.fold, each) for each in _by_ref(appends)]
+    steps += [planner.step(each) for each in others if _only_changes_the_schema(each)]
     if merges:
         planner.let_merge(group)
     lacking: list[Lacking] = []
@@ -204,6 +206,13 @@ def _landed(member: Member, table: Table, metadata: Metadata) -> tuple[int, ...]
     if not isinstance(member, Admitted) and member.table_uuid not in (None, metadata.get("table-uuid")):
         return None  # the table of its key was dropped, and another one created
     return snapshots_of(in_the_plan(member.identity, table))
+
+
+def _only_changes_the_schema(member: Member) -> bool:
+    if not isinstance(member, Admitted) or member.publication is not None:
+        return False
+    actions = member.updates.actions
+    return "set-current-schema" in actions and not any("snapshot" in action for action in actions)
 
 
 def _by_ref(appends: Sequence[AdmittedAppend]) -> list[list[AdmittedAppend]]:
@@ -263,6 +272,10 @@ class _Planner:
                 snapshot = None if base is None else staged.snapshot(base)
                 through = min(through, 0 if snapshot is None else snapshot.sequence_number)
         staged.merges_through = through
+
+    def step(self, member: Admitted | AdmittedFence) -> Callable[[], None]:
+        """What decides on one member that is no append."""
+        return partial(self.take, member) if isinstance(member, Admitted) else partial(self.fence, member)
 
     def take(self, member: Admitted) -> None:
         """Decide on one member. Raises what is in `LACKING`."""

@@ -52,7 +52,8 @@ from icetower.service.under_way import UnderWay
 from icetower.table.head import HeadState
 
 Work = Callable[[], Awaitable[tuple[Committed, ...]]]
-READ_ANEW_MAX = 3
+READ_ANEW_MAX = 8
+"""Rows are judged so often, while the columns or the partitioning of their table change beneath them."""
 _OF_ANOTHER_SCHEMA = ("append.schema", "commit.spec")
 
 
