@@ -110,15 +110,18 @@ class Work:
     keys: Mapping[int, str] = field(default_factory=dict[int, str])
 
 
-Writers = Callable[[Case, servers.Server], Work]
+Writers = Callable[[Case, servers.Server], Callable[[], Work]]
+"""Makes principals and requests ready; what it returns writes them. Only that is counted as the server's time."""
+
 Rows = Callable[[Mapping[str, Any]], Iterator[int]]
 
 
 def _served(case: Case, server: AbstractContextManager[servers.Server], writers: Writers) -> dict[str, Any]:
     with server as running:
         create(load_catalog("bench", **rest(running)), case)
+        write = writers(case, running)
         before_s, before_files = running.cpu_s(), verify.metadata_files(verify.head_of(running.database))
-        work = writers(case, running)
+        work = write()
         return record_of(case, work, running.database, before_files, running.cpu_s() - before_s)
 
 
@@ -166,7 +169,7 @@ def rest(server: servers.Server, token: str | None = None) -> dict[str, str]:
 # -- who writes -------------------------------------------------------------------------------------------------------
 
 
-def _pyiceberg(case: Case, server: servers.Server) -> Work:
+def _pyiceberg(case: Case, server: servers.Server) -> Callable[[], Work]:
     tokens = protocol_writers.principals(server, case.writers) if server.token else [None] * case.writers
     # The Java server has no latency of its own; its clients have none either, or they would be measured instead of it.
     profile = "none" if case.side == REFERENCE else case.profile
@@ -174,7 +177,7 @@ def _pyiceberg(case: Case, server: servers.Server) -> Work:
         Job(number, rest(server, token) | slow_io.properties(profile, case.seed * 1000 + number), case.seconds)
         for number, token in enumerate(tokens)
     ]
-    return Work(pyiceberg_writers.run(jobs))
+    return lambda: Work(pyiceberg_writers.run(jobs))
 
 
 def _direct(case: Case, folder: Path) -> dict[str, Any]:
@@ -190,14 +193,14 @@ def _direct(case: Case, folder: Path) -> dict[str, Any]:
     return record_of(case, Work(pyiceberg_writers.run(jobs)), database, before_files, None)
 
 
-def _prepared(case: Case, server: servers.Server) -> Work:
+def _prepared(case: Case, server: servers.Server) -> Callable[[], Work]:
     tokens = protocol_writers.principals(server, case.writers)
     commits = prepare(verify.head_of(server.database), _row_ids(case))
     requests = [Request(commit.row_id, commit.body) for commit in commits]
-    return Work(protocol_writers.replay(server.uri, COMMIT_PATH, tokens, requests, case.seconds))
+    return lambda: Work(protocol_writers.replay(server.uri, COMMIT_PATH, tokens, requests, case.seconds))
 
 
-def _appends(case: Case, server: servers.Server) -> Work:
+def _appends(case: Case, server: servers.Server) -> Callable[[], Work]:
     tokens = protocol_writers.principals(server, case.writers)
     files = dict(descriptors(verify.head_of(server.database), _row_ids(case)))
     keys = {row_id: new_key() for row_id in files}
@@ -205,7 +208,7 @@ def _appends(case: Case, server: servers.Server) -> Work:
         Request(row_id, orjson.dumps({"files": [file], "ref": "main", "key": keys[row_id]}))
         for row_id, file in files.items()
     ]
-    return Work(protocol_writers.replay(server.uri, APPEND_PATH, tokens, requests, case.seconds), keys)
+    return lambda: Work(protocol_writers.replay(server.uri, APPEND_PATH, tokens, requests, case.seconds), keys)
 
 
 def _row_ids(case: Case) -> range:
