@@ -300,6 +300,53 @@ def test_several_tables_are_held_together(shop: Shop, catalog: Catalog, namespac
         assert admin.declare_intent([{"table": other}])["state"] == "held"
 
 
+def test_a_transaction_of_several_tables_lands_whole_or_not_at_all_beside_a_holder(
+    strict: Shop, catalog: Catalog, namespace: str
+) -> None:
+    other = catalog.create_table((namespace, "other"), SCHEMA)
+
+    def both(*into_prices: int) -> dict[str, Any]:
+        """Rows into both tables, as PyIceberg writes them, in one transaction."""
+        return {
+            "table-changes": [
+                captured(strict.admin.refresh(), rows("eu", *into_prices)),
+                captured(other, rows("eu", 1)),
+            ]
+        }
+
+    with strict.agent("ann") as agent, strict.tower.client() as http:
+        with agent.intent(strict.name, **held("eu")):
+            refused = http.post("/v1/transactions/commit", json=both(5))
+            assert (refused.status_code, refused.json()["error"]["rule"]) == (409, "intent.held")
+            assert (strict.ids(), other.refresh().scan().to_arrow().num_rows) == ([], 0)
+        assert http.post("/v1/transactions/commit", json=both(6)).status_code == 204
+    assert (strict.ids(), other.refresh().scan().to_arrow().num_rows) == ([6], 1)
+
+
+class _Captured(Exception):
+    """A commit was taken instead of being sent."""
+
+
+def captured(table: Table, data: pa.Table) -> dict[str, Any]:
+    """The overwrite of a table that PyIceberg would send, as one of a transaction's changes."""
+    sent: dict[str, Any] = {}
+
+    def capture(_table: Table, requirements: Any, updates: Any) -> Any:
+        sent.update(
+            requirements=[each.model_dump(mode="json", by_alias=True) for each in requirements],
+            updates=[each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in updates],
+        )
+        raise _Captured
+
+    commit, table.catalog.commit_table = table.catalog.commit_table, capture  # type: ignore[method-assign]
+    try:
+        with pytest.raises(_Captured):
+            table.overwrite(data)
+    finally:
+        table.catalog.commit_table = commit  # type: ignore[method-assign]
+    return {"identifier": {"namespace": [table.name()[0]], "name": table.name()[1]}, **sent}
+
+
 @pytest.mark.parametrize(
     ("body", "status", "rule"),
     [
