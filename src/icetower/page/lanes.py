@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from icetower.ledger.attempts import Attempt, Outcome
+from icetower.page.axis import Axis
 from icetower.page.times import clock_text
 
 LANES_MAX = 12
@@ -79,28 +80,22 @@ def lanes_of(attempts: Sequence[tuple[int, Attempt]], now_ms: int) -> Lanes:
     oldest_ms = min((attempt.at_ms for _, attempt in attempts), default=now_ms)
     newest_ms = max((attempt.at_ms for _, attempt in attempts), default=now_ms)
     span_ms = max(newest_ms - oldest_ms, 1_000)
-    left, right = NAMES_WIDTH + MARGIN, WIDTH - MARGIN
-
-    def across(at_ms: int) -> float:
-        share = min(1.0, max(0.0, (at_ms - oldest_ms) / span_ms))
-        return round(left + (right - left) * share, 1)
-
+    axis = Axis(oldest_ms, oldest_ms + span_ms, NAMES_WIDTH + MARGIN, WIDTH - MARGIN)
     marks = tuple(
         Mark(
             number,
-            across(attempt.at_ms),
+            axis.across(attempt.at_ms),
             height.get(attempt.principal, height.get(OTHERS, TOP)),
             attempt.outcome,
             words_of(attempt),
         )
         for number, attempt in attempts
     )
-    ends = [oldest_ms + span_ms * at // TICKS for at in range(TICKS + 1)]
     return Lanes(
         tuple(Lane(_short(name), y, name) for name, y in height.items()),
         marks,
         _links(attempts, marks),
-        tuple(Tick(across(ms), clock_text(ms)) for ms in ends),
+        tuple(Tick(*tick) for tick in axis.ticks(TICKS)),
         TOP + LANE_HEIGHT * max(1, len(height)) + 24,
         f"{len(attempts)} attempts of {len(times)} principals, {clock_text(oldest_ms)} to {clock_text(newest_ms)} UTC",
     )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from icetower.contracts.model import Contract
 from icetower.contracts.slots import Turn
 from icetower.errors import BadRequest
 from icetower.intents.model import Claim, End, Intent, State
+from icetower.page.axis import Axis
 from icetower.page.times import clock_text
 from icetower.protocol.names import Identifier
 
@@ -155,27 +157,22 @@ def _table(name: str, seen: Sequence[LeaseSeen], contracts: Sequence[Contract], 
     ends = (row.until_ms for row in rows if row.intent.live)
     after_ms = max(AFTER_MAX_MS, now_ms - start_ms)
     end_ms = min(now_ms + after_ms, max([now_ms + AFTER_MIN_MS, *ends]))
-    scale = (WIDTH - NAMES_WIDTH - MARGIN) / (end_ms - start_ms)
-
-    def across(ms: int) -> float:
-        return round(NAMES_WIDTH + (min(max(ms, start_ms), end_ms) - start_ms) * scale, 1)
-
+    axis = Axis(start_ms, end_ms, NAMES_WIDTH, WIDTH - MARGIN)
     lines = [
-        *(_slot_line(contract, turn, start_ms, end_ms, now_ms, across) for contract, turn in _turns(name, contracts)),
-        *(_lease_line(row, now_ms, across) for row in rows if row.until_ms >= start_ms),
+        *(_slot_line(contract, turn, axis, now_ms) for contract, turn in _turns(name, contracts)),
+        *(_lease_line(row, axis, now_ms) for row in rows if row.until_ms >= start_ms),
     ]
     placed = tuple(
         LeaseLine(id_, _short(label), label, TOP + ROW_HEIGHT * at, bars) for at, (id_, label, bars) in enumerate(lines)
     )
     held, queued = (sum(row.intent.state is state for row in rows) for state in (State.HELD, State.QUEUED))
-    ticks = [start_ms + (end_ms - start_ms) * at // TICKS for at in range(TICKS + 1)]
     return TableLeases(
         name,
         rows,
         max(0, len(ordered) - ROWS_MAX),
         placed,
-        tuple((across(ms), clock_text(ms)) for ms in ticks),
-        across(now_ms),
+        axis.ticks(TICKS),
+        axis.across(now_ms),
         TOP + ROW_HEIGHT * len(placed) + 18,
         f"{held} held and {queued} waiting, from {clock_text(start_ms)} to {clock_text(end_ms)} UTC",
     )
@@ -251,12 +248,11 @@ def how_text(intent: Intent) -> str:
     return f"{intent.ended.value}{by}" if intent.granted_ms is not None else f"{intent.ended.value}{by}, never held"
 
 
-def _lease_line(row: LeaseRow, now_ms: int, across: Callable[[int], float]) -> tuple[str, str, tuple[LeaseBar, ...]]:
+def _lease_line(row: LeaseRow, axis: Axis, now_ms: int) -> tuple[str, str, tuple[LeaseBar, ...]]:
     intent, name = row.intent, row.intent.principal
 
     def bar(start_ms: int, end_ms: int, kind: str, words: str) -> LeaseBar:
-        left = across(start_ms)
-        return LeaseBar(left, max(1.5, round(across(end_ms) - left, 1)), kind, f"{name} {words}")
+        return LeaseBar(*axis.stretch(start_ms, end_ms, 1.5), kind, f"{name} {words}")
 
     when = f"since {clock_text(row.since_ms)}"
     if intent.state is State.ENDED:
@@ -291,21 +287,17 @@ def _turns(table: str, contracts: Sequence[Contract]) -> Iterator[tuple[str, Tur
                         yield contract.name, extent
 
 
-def _slot_line(
-    contract: str, turn: Turn, start_ms: int, end_ms: int, now_ms: int, across: Callable[[int], float]
-) -> tuple[str, str, tuple[LeaseBar, ...]]:
-    bars: list[LeaseBar] = []
-    begin = turn.slot(start_ms)[0]
-    while begin < end_ms and len(bars) < SLOT_BARS_MAX:
-        end = begin + turn.length_ms
-        left, right = across(begin), across(end)
-        if right > left:
-            words = f"slot of {contract} from {clock_text(begin)} to {clock_text(end)} UTC"
-            bars.append(
-                LeaseBar(left, round(max(1.0, right - left), 1), "turn" if begin <= now_ms < end else "slot", words)
-            )
-        begin += turn.every_ms
-    return "", f"slot: {contract}", tuple(bars)
+def _slot_line(contract: str, turn: Turn, axis: Axis, now_ms: int) -> tuple[str, str, tuple[LeaseBar, ...]]:
+    seen = ((begin, end) for begin, end in axis.slots(turn) if axis.across(end) > axis.across(begin))
+    bars = tuple(
+        LeaseBar(
+            *axis.stretch(begin, end),
+            "turn" if begin <= now_ms < end else "slot",
+            f"slot of {contract} from {clock_text(begin)} to {clock_text(end)} UTC",
+        )
+        for begin, end in islice(seen, SLOT_BARS_MAX)
+    )
+    return "", f"slot: {contract}", bars
 
 
 def _short(name: str) -> str:

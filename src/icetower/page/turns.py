@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from icetower.contracts.model import Contract
 from icetower.contracts.slots import Turn
+from icetower.page.axis import Axis
 from icetower.page.times import clock_text
 
 ROWS_MAX = 100
@@ -55,17 +57,17 @@ def turns_of(contracts: Iterable[Contract], now_ms: int) -> Turns:
     found = list(_turns(contracts))
     span_ms = max((turn.every_ms for _, _, _, turn in found[:ROWS_MAX]), default=60_000) * PERIODS
     start_ms = now_ms - int(span_ms * BEFORE_SHARE)
-    scale = (WIDTH - NAMES_WIDTH - MARGIN) / span_ms
-
-    def across(ms: int) -> float:
-        return round(NAMES_WIDTH + (min(max(ms, start_ms), start_ms + span_ms) - start_ms) * scale, 1)
-
+    axis = Axis(start_ms, start_ms + span_ms, NAMES_WIDTH, WIDTH - MARGIN)
     rows = tuple(
-        TurnRow(contract, tables, term, str(turn), tuple(_bars(turn, start_ms, start_ms + span_ms, now_ms, across)))
+        TurnRow(contract, tables, term, str(turn), tuple(_bars(turn, axis, now_ms)))
         for contract, tables, term, turn in found[:ROWS_MAX]
     )
     return Turns(
-        rows, max(0, len(found) - ROWS_MAX), across(now_ms), clock_text(start_ms), clock_text(start_ms + span_ms)
+        rows,
+        max(0, len(found) - ROWS_MAX),
+        axis.across(now_ms),
+        clock_text(axis.start_ms),
+        clock_text(axis.end_ms),
     )
 
 
@@ -78,11 +80,7 @@ def _turns(contracts: Iterable[Contract]) -> Iterator[tuple[str, str, str, Turn]
                         yield contract.name, str(rule.pattern), term, extent
 
 
-def _bars(turn: Turn, start_ms: int, end_ms: int, now_ms: int, across: Callable[[int], float]) -> Iterator[Bar]:
-    begin, drawn = turn.slot(start_ms)[0], 0
-    while begin < end_ms and drawn < SLOTS_MAX:
-        end = begin + turn.length_ms
-        left, right = across(begin), across(end)
+def _bars(turn: Turn, axis: Axis, now_ms: int) -> Iterator[Bar]:
+    for begin, end in islice(axis.slots(turn), SLOTS_MAX):
         words = f"from {clock_text(begin)} to {clock_text(end)} UTC"
-        yield Bar(left, max(1.0, round(right - left, 1)), begin <= now_ms < end, words)
-        begin, drawn = begin + turn.every_ms, drawn + 1
+        yield Bar(*axis.stretch(begin, end), begin <= now_ms < end, words)
