@@ -50,7 +50,7 @@ class Crowd:
         header = (b"transfer-encoding", b"chunked") if chunked else (b"content-length", b"%d" % size)
         try:
             async with self.bodies.room(name.split(".")[0], self.states.setdefault(name, ConnectionState())) as room:
-                body = await read_body(Request({"type": "http", "headers": [header]}, receive), 2 * MIB, room)
+                body = await read_body(Request({"type": "http", "headers": [header]}, receive), 2 * MIB, room=room)
                 await self.answer[name].wait()
                 return len(body)
         finally:

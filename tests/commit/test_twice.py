@@ -21,7 +21,7 @@ from icetower.registry.principals import administrator
 from icetower.storage.port import Bound
 from icetower.table import live_paths
 from icetower.table.live_paths import LivePaths
-from tests.commit.engine_world import TABLE, Request, World, Writer, run
+from tests.commit.engine_world import TABLE, Request, World, Writer, outcomes, run
 from tests.commit.test_engine_twins import service_over
 from tests.commit.test_live_files import fast, noted, row
 
@@ -35,6 +35,9 @@ stale     on the empty table       merge      all older manifests are laid out a
 staged    to no branch             picked     and its summary says of which staged snapshot
 anew      in place of all that is there (no parent, and nothing asserted of the branch)
 property  and sets a property      then       and another snapshot in the same commit
+on1       on the first snapshot, whether staged or not; that the branch stands where it does is asserted
+roll 1    main is set to the first snapshot, and nothing else; staged, rolled back or not
+dev 1     the same of the branch dev, made where there is none; branch dev: made at the head of main
 """
 
 CASES = """
@@ -74,6 +77,27 @@ staged, and picked                            | ann staged +a; ann +b           
 picked twice                                  | ann staged +a; ann picked +a      | bob picked +a         | 422 file.exists | a
 picked twice at once                          | ann staged +a; ann picked +a      | ann stale picked +a   | 409             | a
 in place of what is there                     | ann +a                            | ann anew +a           | direct          | a
+set to a staged one                           | ann +a; ann staged +a             | roll 2                | 422 file.exists | a
+set to a staged one, after a restart          | ann +a; ann staged +a; restart    | roll 2                | 422 file.exists | a
+staged by another                             | ann +a; bob staged +a +b          | roll 2                | 422 file.exists | a
+staged, of a file by the fast path            | ann fast +a; ann staged +a        | roll 2                | 422 file.exists | a
+staged, of new files alone                    | ann +a; ann staged +b             | roll 2                | direct          | a b
+staged on an older head                       | ann +a; ann staged +a; ann +b     | roll 2                | 422 file.exists | a b
+staged on an older head, of new files         | ann +a; ann staged +b; ann +c     | roll 2                | direct          | a b
+staged on a staged one                        | ann +a; ann staged +b; ann on2 staged +b | roll 3         | 422 file.exists | a
+staged on one that has it                     | ann +a; ann staged +a; ann on2 staged +c | roll 3         | 422 file.exists | a
+staged on a staged one, of new files          | ann +a; ann staged +b; ann on2 staged +c | roll 3         | direct          | a b c
+staged, and taken out and put back            | ann +a; ann staged -a; ann on2 staged +a | roll 3         | direct          | a
+staged, and another taken out                 | ann +a; ann +b; ann staged -b +a  | roll 3                | 422 file.exists | a b
+staged, and manifests laid out anew           | ann +a; ann +b; ann staged merge +c | roll 3              | direct          | a b c
+a commit on a staged one                      | ann +a; ann staged +a             | ann on2 +c            | 422 file.exists | a
+a commit on a staged one, of what that has    | ann +a; ann staged +b             | ann on2 +b            | 422 file.exists | a
+a commit on a staged one, of new files        | ann +a; ann staged +b             | ann on2 +c            | direct          | a b c
+a branch made at a staged one                 | ann +a; ann staged +a             | dev 2                 | 422 file.exists | a
+a branch made at a staged one, of new files   | ann +a; ann staged +b             | dev 2                 | direct          | a
+set forward to a branch                       | ann +a; branch dev; ann >dev +b   | roll 2                | direct          | a b
+set back, where a file came again meanwhile   | ann +a; ann -a; ann +a            | roll 1                | direct          | a
+set back and forward again                    | ann +a; ann +b; roll 1            | roll 2                | direct          | a b
 taken out and put back                        | ann +a +b                         | bob -a then +a        | direct          | a b
 put in and taken out again                    | ann +b                            | bob +a then -a        | direct          | b
 a file that is there, and another taken out   | ann +a +b                         | ann -a +b             | 422 file.exists | a b
@@ -105,9 +129,8 @@ class Story:
         if who == "restart":
             self.world.restart()
             return ""
-        if who in ("roll", "expire", "branch"):
-            await self._refs(who, rest[0])
-            return ""
+        if who in ("roll", "dev", "expire", "branch"):
+            return await self._refs(who, rest[0])
         head = await self.world.head()
         known = set(head.snapshots)
         try:
@@ -129,7 +152,9 @@ class Story:
         else:
             await writer.refresh()
         at = list(words).index("then") if "then" in words else len(words)
-        request = await self._request(writer, words[:at])
+        on = next((self.snapshots[int(word[2:]) - 1] for word in words if word[:2] == "on"), None)
+        parent = None if on is None else dict((await world.head()).snapshots[on])
+        request = await self._request(writer, words[:at], parent=parent)
         if words[at:]:
             parent = request.snapshot
             second = await self._request(writer, words[at + 1 :], parent=parent, rows=request.rows)
@@ -160,20 +185,20 @@ class Story:
             parent=parent,
             parent_rows=() if anew else rows,
             key="k" if "key" in words else None,
-            sequence_number=None if parent is None else parent["sequence-number"] + 1,
+            sequence_number=None if rows is None else parent["sequence-number"] + 1,
         )
 
-    async def _refs(self, what: str, name: str) -> None:
+    async def _refs(self, what: str, name: str) -> str:
         head = await self.world.head()
         update: dict[str, Any] = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch"}
         if what == "branch":
             update |= {"ref-name": name, "snapshot-id": head.ref("main")}
-        elif what == "roll":
-            update["snapshot-id"] = self.snapshots[int(name) - 1]
+        elif what in ("roll", "dev"):
+            update |= {"ref-name": {"roll": "main"}.get(what, what), "snapshot-id": self.snapshots[int(name) - 1]}
         else:
             update = {"action": "remove-snapshots", "snapshot-ids": [self.snapshots[int(name) - 1]]}
         requirements = [{"type": "assert-table-uuid", "uuid": head.metadata["table-uuid"]}]
-        await Request(self.world.writer("eve"), TABLE, requirements, [update], ()).send()
+        return (await outcomes(Request(self.world.writer("eve"), TABLE, requirements, [update], ())))[0]
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -337,6 +362,82 @@ def test_what_cannot_be_read_stops_no_commit(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.undo()
         assert (await (await (await world.writer().refresh()).append("c")).send()).outcome == "direct"
         assert await world.live() == ["a", "b", "c"]
+
+    run(story())
+
+
+def test_a_branch_that_is_set_back_or_to_another_branch_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        place = Story()
+        await place.begin(2)
+        for words in ("ann +a", "branch dev", "ann >dev +b", "ann staged +a", "restart"):
+            await place.step(words)
+        read = noted(monkeypatch)
+        done = [await place.step(words) for words in ("roll 2", "roll 1", "roll 2", "branch more", "dev 1", "dev 2")]
+        assert done == ["direct"] * 6
+        assert read == []
+        assert await place.step("roll 3") == "422 file.exists"
+        assert len(read) == 2, "what the staged snapshot has added, and what came lately below it"
+
+    run(story())
+
+
+def test_below_a_staged_snapshot_only_manifests_are_read_that_came_not_long_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> None:
+        place = Story()
+        place.world.limits = Limits(deadline_s=5, settle_s=1, lately_ms=60_000)
+        place.world.restart()
+        await place.begin(2)
+        await place.step("ann +a")
+        place.world.clock.time_ms += 60_001
+        for words in ("ann +b", "ann staged +a", "ann staged +b"):
+            await place.step(words)
+        place.world.clock.time_ms += 600_000
+        for words in ("ann +c", "restart"):
+            await place.step(words)
+        read = noted(monkeypatch)
+        assert [await place.step(f"roll {number}") for number in (4, 3)] == ["422 file.exists", "direct"]
+        assert len(read) == 4, "of each, its own and one below"
+        assert await place.world.live() == ["a", "a", "b"], "what is older is not looked for"
+
+    run(story())
+
+
+def test_what_cannot_be_read_of_a_staged_snapshot_does_not_hold_up_its_branch(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        place = Story()
+        await place.begin(2)
+        for words in ("ann +a", "ann staged +a", "restart"):
+            await place.step(words)
+        read = place.world.storage.read
+
+        async def failing(path: str, bound: Bound) -> bytes:
+            if path.endswith("-m0.avro"):
+                raise UpstreamFailed("the storage fails")
+            return await read(path, bound)
+
+        monkeypatch.setattr(place.world.storage, "read", failing)
+        assert await place.step("roll 2") == "direct"
+
+    run(story())
+
+
+def test_k5_a_snapshot_is_staged_and_its_branch_set_to_it_in_one_group() -> None:
+    async def story() -> None:
+        world = World(limits=PROMPT)
+        await world.create()
+        await (await (await world.writer().refresh()).append("a")).send()
+        for names, outcome, live in ((("a",), "422 file.exists", ["a"]), (("b",), "direct", ["a", "b"])):
+            staged = await (await world.writer().refresh()).snapshot(add=names, ref=None)
+            update = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch"}
+            uuid = (await world.head()).metadata["table-uuid"]
+            requirements: list[dict[str, Any]] = [{"type": "assert-table-uuid", "uuid": uuid}]
+            updates: list[dict[str, Any]] = [{**update, "snapshot-id": staged.snapshot_id}]
+            move = Request(world.writer("eve"), TABLE, requirements, updates, ())
+            assert await outcomes(staged, move) == ["direct", outcome]
+            assert await world.live() == live
 
     run(story())
 

@@ -14,7 +14,15 @@ from starlette.requests import Request
 
 from icetower.ambient import SystemAmbient
 from icetower.contracts.document import load
-from icetower.errors import BadRequest, BodyTooLarge, CommitConflict, ContractViolation, IcetowerError, Unavailable
+from icetower.errors import (
+    BadRequest,
+    BodyTooLarge,
+    CommitConflict,
+    ContractViolation,
+    IcetowerError,
+    TooManyRequests,
+    Unavailable,
+)
 from icetower.files.parsing import WAITING_MAX, Parsing
 from icetower.gateway import body_bounds as bodies
 from icetower.gateway.body_bounds import (
@@ -59,7 +67,7 @@ def bound_of(bound: BodyBound, principal: Principal) -> int:
     """How much is read at most."""
     asked: list[int] = []
 
-    async def read(_: Request, most: int) -> bytes:
+    async def read(_: Request, most: int, *_fits: object) -> bytes:
         asked.append(most)
         return b""
 
@@ -87,10 +95,12 @@ def test_each_route_takes_what_its_requests_need(tmp_path: Path) -> None:
         if hasattr(route.endpoint, "body")
     }
     table = "/v1/namespaces/{namespace}/tables"
+    rows = found.pop(("POST", table + "/{table}/rows"))
+    assert bound_of(rows, ANN) == bodies.STRANGER_MAX_BYTES
+    assert bound_of(rows, agent(WRITER)) == bodies.MIDDLE_MAX_BYTES
     assert {name: bound for name, bound in found.items() if bound is not SHORT} == {
         ("POST", table + "/{table}"): COMMIT,
         ("POST", table + "/{table}/append"): APPEND,
-        ("POST", table + "/{table}/rows"): APPEND,
         ("POST", table + "/{table}/check"): COMMIT,
         ("POST", table): CREATION,
         ("POST", table + "/{table}/metrics"): REPORT,
@@ -125,6 +135,18 @@ def test_who_may_not_do_it_is_refused_before_a_long_body_is_read(
     for principal in map(agent, may_not):
         assert bound_of(bound, principal) == bodies.STRANGER_MAX_BYTES
         assert isinstance(too_long(bound, principal), ContractViolation)
+
+
+def test_what_is_refused_for_its_sender_is_not_refused_for_want_of_room() -> None:
+    def full(principal: Principal, size_bytes: int) -> None:
+        raise TooManyRequests(f"{principal.name}: {size_bytes}", rule="limit.in-flight")
+
+    bound = bodies.rows_body(full)
+    assert isinstance(too_long(bound, ANN), ContractViolation)
+    assert bound_of(bound, ANN) == bodies.STRANGER_MAX_BYTES
+    assert bound_of(bound, ended("ann")) == bodies.STRANGER_MAX_BYTES
+    with pytest.raises(TooManyRequests, match="ann: 0"):
+        bound_of(bound, agent(WRITER))
 
 
 def test_a_short_route_says_what_it_takes() -> None:

@@ -102,6 +102,14 @@ async def _day(shop: Shop, agent: Any, proxy: Forgetful | None, way: str) -> Non
     never = await agent.call("commit_status", table=table, key="01a1fe03-73b8-78ac-b3d5-6bcc4d844630")
     assert (never["landed"], never["may_send_again"]) == (False, True)
 
+    # It gives up a write that has not landed; one that has stays.
+    kept = await agent.call("fence_write", table=table, key=key)
+    assert (kept["ok"], kept["landed"], kept["fenced"]) == (True, True, False)
+    gone = await agent.call("fence_write", table=table, key="01a1fe03-73b8-78ac-b3d5-6bcc4d844631")
+    assert (gone["ok"], gone["landed"], gone["fenced"]) == (True, False, True), gone
+    status = await agent.call("commit_status", table=table, key="01a1fe03-73b8-78ac-b3d5-6bcc4d844631")
+    assert (status["landed"], status["fenced"], status["refusal"]["rule"]) == (False, True, "key.fenced")
+
     # It puts and removes rows by key.
     upserted = await agent.call("upsert_rows", table=table, rows=[{**ROW, "price": "8.00", "note": None}])
     assert upserted["outcome"] == "written", upserted

@@ -37,6 +37,7 @@ CALLS = (
     ("query_rows", {"where": "drop table x"}),
     ("request_partition", {"partitions": ["region=asia"], "operations": ["append"], "reason": "the asian shop"}),
     ("commit_status", {"key": "01a1fe03-73b8-78ac-b3d5-6bcc4d844630"}),
+    ("fence_write", {"key": "01a1fe03-73b8-78ac-b3d5-6bcc4d844630"}),
     ("explain_refusal", {"rule": "contract.partitions"}),
 )
 

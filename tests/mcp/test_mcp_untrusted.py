@@ -88,7 +88,7 @@ def test_what_the_contract_does_not_grant_is_not_in_the_list(shop: Shop) -> None
     async def names(token: str, *, read_only: bool = False, way: str = "sdk-http") -> set[str]:
         async with connected(way, shop.tower, token, read_only=read_only) as agent:
             found = {tool.name for tool in await agent.tools()}
-            hidden = {"append_rows", "upsert_rows", "delete_rows", "revert_my_commit"} - found
+            hidden = {"append_rows", "upsert_rows", "delete_rows", "revert_my_commit", "fence_write"} - found
             for name in hidden:
                 with pytest.raises(MCPError, match="you have no tool"):
                     await agent.call(name, table=shop.table, rows=[{"id": 1}], snapshot="1")
@@ -98,7 +98,15 @@ def test_what_the_contract_does_not_grant_is_not_in_the_list(shop: Shop) -> None
         reads = {"whoami", "list_tables", "describe_table", "query_rows", "commit_status", "explain_refusal"}
         reads |= {"summarize_rows", "my_metrics"}
         assert await names(reader) == reads | {"request_partition"}
-        writes = {"check_write", "append_rows", "declare_intent", "renew_intent", "release_intent", "publish_branch"}
+        writes = {
+            "check_write",
+            "append_rows",
+            "declare_intent",
+            "renew_intent",
+            "release_intent",
+            "publish_branch",
+            "fence_write",
+        }
         assert await names(appender) == reads | writes | {"request_partition"}
         everything = await names(whole)
         assert everything >= {"append_rows", "upsert_rows", "delete_rows", "revert_my_commit", "request_partition"}

@@ -24,6 +24,7 @@ from typing import Any
 
 from icetower.admission.admitted import Admitted, AdmittedAppend, AdmittedFence
 from icetower.admission.properties import positive
+from icetower.commit import gained
 from icetower.commit.appends import Folded, another_table, fold, once_each, why_not
 from icetower.commit.draft import Replacement, data_path, finish, merged_parent
 from icetower.commit.merging import NeedsToMerge
@@ -260,6 +261,7 @@ class _Planner:
         self._accepted: list[Accepted] = []
         self._replayed: list[Replayed] = []
         self._refused: list[Refused] = []
+        self._looked_at: set[str] = set()
         self._live: dict[str, tuple[LivePaths, int]] = {}  # and of how many of this plan's manifests these are
 
     def let_merge(self, group: Sequence[Member]) -> None:
@@ -289,6 +291,8 @@ class _Planner:
                 self._note(member, again)
                 return
             grant = self._grant(member)
+            if grant is None:
+                self._check_gained(member)
             with self._staged.attempt() as new_files:
                 snapshots = self._put(member, grant, new_files)
         except LACKING:
@@ -430,10 +434,18 @@ class _Planner:
         ref = None if self._sources.live is None else branch_of(member, self._staged)
         if ref is None:
             return None
-        known, branch = ref in self._live, self._branch(ref)
-        if not known:  # what this plan adds is noted
+        branch = self._branch(ref)
+        if ref not in self._looked_at:  # what this plan adds is noted
             require_lately(branch, self._came_lately)
+            self._looked_at.add(ref)
         return again_of(member, branch)
+
+    def _check_gained(self, member: Admitted) -> None:
+        """Raises `KeyMisused` where it sets a branch to a snapshot with a file twice; what is in `LACKING`."""
+        if self._sources.live is None or member.publication is not None:  # what is published is on its branch
+            return
+        for gain in gained.gains_of(member, self._staged):
+            gained.check(member, gain, self._staged, self._live_of, lately_since_ms=self._lately_since_ms)
 
     def _new_to_the_branch(self, going: list[AdmittedAppend]) -> list[AdmittedAppend]:
         """The appends without those that name a file which is live there. Raises as `check`, and `NeedsFile`."""
@@ -447,13 +459,17 @@ class _Planner:
     def _branch(self, ref: str) -> Branch:
         staged = self._staged
         listing = staged.listing(staged.ref_head(ref))
+        return Branch(ref, listing, self._live_of(ref), staged, self._sources.groups)
+
+    def _live_of(self, ref: str) -> LivePaths:
+        """The live paths of a branch, with what this plan adds."""
         assert self._sources.live is not None
         live, known = self._live.get(ref) or (self._sources.live(ref), 0)
-        named = staged.new_files.live
+        named = self._staged.new_files.live
         for path in islice(named, known, None):
             live.add(path, named[path])
         self._live[ref] = live, len(named)
-        return Branch(ref, listing, live, staged, self._sources.groups)
+        return live
 
     def _came_lately(self, row: ManifestFile) -> bool:
         snapshot = self._staged.snapshot(row.added_snapshot_id)

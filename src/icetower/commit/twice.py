@@ -5,7 +5,8 @@ are live, and its own principal added them, the write has landed: a replay. Anyt
 refused, and never so that its client deletes files which the table lives on (traps K5, A3).
 
 Only what is live where the write would come counts. So files of a staged snapshot may be picked or published, and what
-was removed, or rolled back, may come again; a commit may take a file out and put it back, as rewrites do.
+was removed, or rolled back, may come again; a commit may take a file out and put it back, as rewrites do. What a branch
+gains when it is set to a staged snapshot itself is looked at then (`gained`).
 
 What is live is asked of `table.live_paths`, which parses nothing. Where one of its hashes is met, the manifest that
 holds it is looked into, and the snapshot that added the file says whose it is; of a snapshot that stands for many
@@ -174,6 +175,17 @@ def already_there(paths: Sequence[str], where: str = "the table") -> KeyMisused:
     )
 
 
+def gained_again(paths: Sequence[str], snapshot_id: int, ref: str) -> KeyMisused:
+    """The refusal of a commit that sets a branch to a snapshot that the table has, or on top of it."""
+    return _refusal(
+        paths,
+        f"snapshot {snapshot_id} adds the file {paths[0]}, which its parent has already; with branch {ref} there, its "
+        "rows would be read twice. Do not delete the file. Leave the branch where it is, and commit the snapshot's "
+        "other files, if it has any, in a new snapshot",
+        rule="file.exists",
+    )
+
+
 def reused(path: str) -> KeyMisused:
     """The refusal of a commit that names a manifest of the table as its own."""
     return KeyMisused(
@@ -199,6 +211,15 @@ def repeated(member: Admitted) -> list[str]:
 def brought(member: Admitted) -> list[str]:
     """The data files that a commit adds to its branch, without those that it takes out before."""
     return _brought(_line(member, member.ref))
+
+
+def brought_again(member: Admitted, ref: str, branch: Branch) -> list[str]:
+    """The data files that a commit adds to a branch, and that are live where it is put. Raises `NeedsFiles`.
+
+    Args:
+        branch: as it is at the snapshot on which the commit lies.
+    """
+    return sorted(_there(_brought(_line(member, ref)), branch))
 
 
 def _line(member: Admitted, ref: str) -> Sequence[Change]:

@@ -42,6 +42,9 @@ T = TypeVar("T")
 MayCommit = Callable[[Principal, Request], None]
 """Raises `ContractViolation` where the path alone tells that the contract refuses the request."""
 
+Fits = Callable[[Principal, int], None]
+"""Raises `TooManyRequests` where there is no room now for so many bytes of a principal."""
+
 
 def to_table(principal: Principal, request: Request) -> None:
     """A commit needs one of the rights on the table that its path names."""
@@ -109,25 +112,27 @@ class BodyBound:
     Args:
         most_bytes: None for the setting `server.body_max_bytes`, which no route goes beyond.
         may: asked before a body is read that may be long.
+        fits: asked whether there is room for a body: before it is read, where it says how long it is, else as it comes;
+            and before it is parsed.
     """
 
-    def __init__(self, most_bytes: int | None, may: MayCommit | None = None) -> None:
+    def __init__(self, most_bytes: int | None, may: MayCommit | None = None, fits: Fits | None = None) -> None:
         self._most_bytes = most_bytes
         self._may = may
+        self._fits = fits
 
-    async def read(
-        self, read: Callable[[Request, int], Any], request: Request, principal: Principal, most: int
-    ) -> bytes:
+    async def read(self, read: Callable[..., Any], request: Request, principal: Principal, most: int) -> bytes:
         """The body.
 
         Args:
-            read: `http.read_body`.
+            read: `http.read_body`, with the request, the bound, and what is asked about its length where anything is.
             most: `server.body_max_bytes`.
 
         Raises:
             BodyTooLarge: it is longer than the route takes.
             BadRequest: the path has too long a name of a table or a namespace.
             ContractViolation: it is long, and its sender may not do here what it is for.
+            TooManyRequests: there is no room for it now.
         """
         bound = most if self._most_bytes is None else min(most, self._most_bytes)
         refusal: ContractViolation | None = None
@@ -137,7 +142,12 @@ class BodyBound:
             except ContractViolation as error:
                 refusal, bound = error, min(bound, STRANGER_MAX_BYTES)
         try:
-            return await read(request, bound)
+            if self._fits is None or refusal is not None or principal.ended:  # these are answered otherwise
+                return await read(request, bound)
+            fits = partial(self._fits, principal)
+            body: bytes = await read(request, bound, fits)
+            fits(len(body))
+            return body
         except BodyTooLarge as error:
             if refusal is not None:
                 raise refusal from error
@@ -152,5 +162,12 @@ NAMESPACE = BodyBound(NAMESPACE_MAX_BYTES)
 MIDDLE = BodyBound(MIDDLE_MAX_BYTES)
 COMMIT = BodyBound(None, to_table)
 APPEND = BodyBound(MIDDLE_MAX_BYTES, to_table)
+
+
+def rows_body(fits: Fits) -> BodyBound:
+    """The bound of rows, of which only so many bytes are on their way at once."""
+    return BodyBound(MIDDLE_MAX_BYTES, to_table, fits)
+
+
 CREATION = BodyBound(None, into_namespace)
 TRANSACTION = BodyBound(None, anywhere)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -78,6 +78,7 @@ class Local:
         disk_free_bytes: None: it could not be asked.
         row_requests, rows, rows_refused: at the door, since the process was started.
         rows_bytes: of rows, on their way now.
+        fences: that were asked for, by outcome, since the process was started.
     """
 
     queued: int
@@ -90,6 +91,7 @@ class Local:
     rows: int = 0
     rows_refused: int = 0
     rows_bytes: int = 0
+    fences: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def read_figures(connection: Connection, now_ms: int) -> Figures:
@@ -168,7 +170,10 @@ def _of_process(local: Local) -> list[Metric]:
     refused.add_metric([], local.rows_refused)
     on_their_way = _gauge("icetower_rows_in_flight_bytes", "Rows that are on their way into a table.", unit="bytes")
     on_their_way.add_metric([], local.rows_bytes)
-    found: list[Metric] = [queued, backlog, swaps, took, dropped, requests, rows, refused, on_their_way]
+    fences = CounterMetricFamily("icetower_fences", "Fences that were asked for, by outcome.", labels=["outcome"])
+    for outcome, times in local.fences.items():
+        fences.add_metric([outcome], times)
+    found: list[Metric] = [queued, backlog, swaps, took, dropped, requests, rows, refused, on_their_way, fences]
     if local.disk_free_bytes is not None:
         disk = _gauge("icetower_disk_free_bytes", "Free below the tower's data directory.", unit="bytes")
         disk.add_metric([], local.disk_free_bytes)

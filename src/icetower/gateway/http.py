@@ -472,10 +472,12 @@ def _require_only_looks(principal: Principal, method: str) -> None:
         )
 
 
-async def read_body(request: Request, max_bytes: int, room: Room | None = None) -> bytes:
-    """The body, refused as soon as it is known to be too long, held until there is room for it.
+async def read_body(
+    request: Request, max_bytes: int, fits: Callable[[int], None] | None = None, *, room: Room | None = None
+) -> bytes:
+    """The body, refused as soon as it is known to be too long, or not to fit, held until there is room for it.
 
-    Raises `BadRequest` of a packed one, `BodyTooLarge`, `RequestTooSlow`.
+    Raises `BadRequest` of a packed one, `BodyTooLarge`, `RequestTooSlow`, and as `fits`, which is asked by its length.
     """
     encoding = request.headers.get("content-encoding", "identity")
     if encoding.strip().lower() not in ("", "identity"):
@@ -488,6 +490,8 @@ async def read_body(request: Request, max_bytes: int, room: Room | None = None) 
     known = int(declared) if declared.isdigit() else None
     if known is not None and known > max_bytes:
         raise too_large
+    if known is not None and fits:
+        fits(known)
 
     async def read(room: Room | None) -> bytes:
         chunks: list[bytes] = []
@@ -496,6 +500,8 @@ async def read_body(request: Request, max_bytes: int, room: Room | None = None) 
             size += len(chunk)
             if size > max_bytes:
                 raise too_large
+            if known is None and fits:
+                fits(size)
             chunks.append(chunk)
             if room is not None and not room.size and size > FREE_BYTES:  # its size is unknown
                 await room.take(max_bytes)

@@ -30,7 +30,7 @@ from icetower.errors import (
 )
 from icetower.files.parsing import Parsing
 from icetower.gateway.answers import answer_parts, etag, overlaid
-from icetower.gateway.body_bounds import APPEND, COMMIT, CREATION, NAMESPACE, REPORT, TRANSACTION, parsed
+from icetower.gateway.body_bounds import APPEND, COMMIT, CREATION, NAMESPACE, REPORT, TRANSACTION, parsed, rows_body
 from icetower.gateway.deeds import metadata_files, table_of
 from icetower.gateway.http import (
     Call,
@@ -129,12 +129,13 @@ class CatalogRoutes:
     def routes(self) -> list[Route]:
         on = partial(route, self._front)
         namespaces, tables = "/v1/namespaces", "/v1/namespaces/{namespace}/tables"
+        rows = rows_body(self._commits.check_rows)
         return [
             # Routes are tried in order: those that are called most come first. The append is in no specification, and
             # so not among the endpoints that clients hear of: Icetower's own SDK knows it.
             on("POST", tables + "/{table}", self.commit_table, operation="commit", commits=True, body=COMMIT),
             on("POST", tables + "/{table}/append", self.append_files, operation="append", commits=True, body=APPEND),
-            on("POST", tables + "/{table}/rows", self.append_rows, operation="rows", commits=True, body=APPEND),
+            on("POST", tables + "/{table}/rows", self.append_rows, operation="rows", commits=True, body=rows),
             on("GET", "/v1/config", self.config),
             on("GET", namespaces, self.list_namespaces, operation=READ),
             on(

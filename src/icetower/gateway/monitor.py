@@ -27,6 +27,7 @@ from icetower.ledger.metrics import BYPASS, Report
 from icetower.observe.bypasses import Bypass
 from icetower.registry.registry import Registry
 from icetower.service.attempts import Attempts
+from icetower.service.fence_counts import FenceCounts
 from icetower.service.intents import Intents
 from icetower.service.journal import Journal
 from icetower.service.rows_in_flight import RowsInFlight
@@ -72,6 +73,7 @@ def monitor_of(
     attempts: Attempts,
     engine: Engine,
     door: RowsInFlight,
+    fences: FenceCounts,
     ambient: Ambient,
     intents: Intents,
 ) -> Monitor:
@@ -96,7 +98,7 @@ def monitor_of(
     def local() -> Local:
         rows = (door.requests, door.rows, door.refused, door.size_bytes)
         backlog = (journal.waiting, journal.dropped_ever)
-        return Local(engine.queued(), attempts.swaps, attempts.swap_s, *backlog, None, *rows)
+        return Local(engine.queued(), attempts.swaps, attempts.swap_s, *backlog, None, *rows, fences=fences.counts)
 
     async def more() -> list[Metric]:
         return [*await alert_families(alerts), *await intent_families(intents)]

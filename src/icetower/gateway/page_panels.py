@@ -25,6 +25,7 @@ from icetower.observe.bypasses import Bypasses
 from icetower.observe.undeclared import Undeclared
 from icetower.page.refusals import Health, Tally
 from icetower.page.times import moment_text
+from icetower.service.fence_counts import FenceCounts
 from icetower.service.rows_in_flight import RowsInFlight
 
 ROWS_MAX = 50
@@ -90,6 +91,7 @@ class Sources:
     undeclared: Undeclared
     measures: Measures
     door: RowsInFlight
+    fences: FenceCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +219,24 @@ async def _door(sources: Sources) -> Panel:
     )
 
 
+async def _fences(sources: Sources) -> Panel:
+    """Writes of which somebody wanted to be certain that they never land."""
+    rows = [
+        (moment_text(each.at_ms), _link("agents", each.principal), _link("tables", each.table), each.write,
+         _FENCES[each.outcome])
+        for each in sources.fences.last
+    ]  # fmt: skip
+    counts = sources.fences.counts
+    return Panel(
+        ("Asked", "Principal", "Table", "Write", "What is certain"),
+        rows,
+        "Nobody has fenced a write since this tower was started.",
+        f"Since this tower was started: fenced {counts['fenced']:,d}, had landed {counts['landed']:,d}, "
+        f"unknown {counts['unknown']:,d}, refused {counts['refused']:,d}. An agent that has lost an answer "
+        "fences its write (`icetower fence`) before it does it another way.",
+    )
+
+
 async def _audits(sources: Sources) -> Panel:
     """What audits of the tables' histories have found."""
     reports = await sources.measures.reports((AUDIT,), limit=REPORTS_MAX)
@@ -254,6 +274,14 @@ async def _replays(sources: Sources) -> Panel:
     )
 
 
+_FENCES = {
+    "fenced": "it never lands",
+    "landed": "it had landed",
+    "unknown": "nothing more lands; whether it had landed cannot be told",
+    "refused": "nothing: the request failed",
+}
+
+
 def _link(*segments: str) -> Mapping[str, Any]:
     return {"segments": segments, "text": segments[-1]}
 
@@ -263,6 +291,7 @@ PANELS: Sequence[Entry] = (
     Entry("bypasses", "Commits around the tower", _around),
     Entry("jobs", "Maintenance and pipelines", _jobs),
     Entry("door", "Rows at the door", _door),
+    Entry("fences", "Writes that never land", _fences),
     Entry("lag", "Tables behind their logs", _lags),
     Entry("orphans", "Orphaned files", _orphans),
     Entry("audit", "Audit of the histories", _audits),

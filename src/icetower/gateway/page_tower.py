@@ -37,6 +37,7 @@ from icetower.page.assets import read_assets
 from icetower.page.rendering import Renderer
 from icetower.registry.registry import Registry
 from icetower.service.attempts import Attempts
+from icetower.service.fence_counts import FenceCounts
 from icetower.service.intents import Intents
 from icetower.service.journal import Journal
 from icetower.service.publishing import Publishing
@@ -55,6 +56,7 @@ class Watch:
     readiness: Readiness
     monitor: Monitor
     door: RowsInFlight
+    fences: FenceCounts
     traces: Traces | None
     lineage: Poster | None
 
@@ -92,7 +94,8 @@ def page_of(
     streams = Streams(pages)
     ambient = front.ambient
     reading = Reading(registry, journal, escalations, upstream, heads, parsing, ambient, Briefly(ambient), thread)
-    sources = Sources(reading, watch.readiness, watch.bypasses, watch.undeclared, watch.monitor.measures, watch.door)
+    known = watch.readiness, watch.bypasses, watch.undeclared, watch.monitor.measures, watch.door, watch.fences
+    sources = Sources(reading, *known)
     return PageOfTower(
         streams,
         (

@@ -66,6 +66,7 @@ from icetower.service.authors import Authors
 from icetower.service.changes import Changes
 from icetower.service.checks import Checks
 from icetower.service.commits import Commits
+from icetower.service.fence_counts import FenceCounts
 from icetower.service.in_force import InForce
 from icetower.service.intents import Intents
 from icetower.service.journal import Journal
@@ -251,14 +252,14 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     attempts = Attempts(ambient, events, journal.put, slow_s=server.slow_swap_s, heard=heard, traces=traces)
     lake = Lake(upstream, storage, manifests, heads, budget)
     records = Records(registry, ledger, journal, escalations, [control, catalog])
-    undeclared, door = Undeclared(ambient, events), RowsInFlight()
+    undeclared, door, fences = Undeclared(ambient, events), RowsInFlight(), FenceCounts()
     (fencing, intents, slots), limits = _intents(control, registry, heads, journal, ambient), _limits(server)
     gatekeeper = Gatekeeper(registry, ledger, heads.group_keys, journal.flush, fencing)
     engine = Engine(upstream, storage, heads, manifests, ambient, gatekeeper, limits, attempts.swapped)
     measures = Measures(control)
-    measured = measures, escalations, journal, attempts, engine, door, ambient, intents
+    measured = measures, escalations, journal, attempts, engine, door, fences, ambient, intents
     monitor = monitor_of(settings, data, registry, *measured)
-    watch = Watch(events, attempts, bypasses, undeclared, readiness, monitor, door, traces, lineage)
+    watch = Watch(events, attempts, bypasses, undeclared, readiness, monitor, door, fences, traces, lineage)
     lifecycle = Lifecycle(
         upstream,
         storage,
@@ -277,7 +278,7 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     gate = Gate(files, escalations, rates, shadow, registry, lifecycle, ambient, code, approvals)
     outcomes = Outcomes(escalations, owners, attempts, undeclared)
     replays, under_way = Replays(heads, ledger), UnderWay()
-    landings = Landings(heads, replays, engine, under_way, ambient, key_lifetime_ms=limits.lately_ms)
+    landings = Landings(heads, replays, engine, under_way, ambient, fences, key_lifetime_ms=limits.lately_ms)
     dry = ambient, code, DryApprovals(approvals), intents
     checks = Checks(files, escalations, rates, registry, lifecycle, engine, heads, replays, landings, owners, *dry)
     writers = Writers(ledger, ambient)

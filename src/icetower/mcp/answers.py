@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from icetower.agent import Tower
 from icetower.agent.failures import error_of
+from icetower.agent.landings import Landed
 from icetower.errors import BadRequest, IcetowerError, NotFound
 from icetower.mcp import tables
 from icetower.mcp.results import (
@@ -107,7 +108,8 @@ def status(desk: tables.Desk, table: str, key: str) -> Status:
     if found.error is not None:
         refusal, landed = Refusal.of(found.error), found.landed
         summary = "it is not in the table, and never will be" if found.fenced else "it cannot be told"
-        return Status(ok=False, summary=f"{summary}: {refusal.message}", landed=landed, refusal=refusal)
+        summary = f"{summary}: {refusal.message}"
+        return Status(ok=False, summary=summary, landed=landed, fenced=found.fenced, refusal=refusal)
     if not found.landed:
         return Status(
             summary="it is not in the table. Make the very same call again: it has the same key, and is done once even "
@@ -124,6 +126,34 @@ def status(desk: tables.Desk, table: str, key: str) -> Status:
             "you write them again, which takes another batch"
         )
     return Status(summary=summary, landed=True, snapshot=at, commits_since=since.commits)
+
+
+def fence(desk: tables.Desk, table: str, key: str) -> Status:
+    """The answer of `fence_write`: wherever the caller's rows may come in, nothing lands under the key."""
+    before = status(desk, table, key)
+    if before.landed:
+        return before
+    found: list[Landed] = []
+    denied: IcetowerError | None = None
+    for way in tables.ways_into(desk, table):
+        try:
+            found.append(desk.tower.fence(way, key))
+        except IcetowerError as error:
+            if error.status != 403:
+                raise
+            denied = error  # nothing of the caller comes in here
+    if denied is not None and not found:
+        raise denied
+    if any(each.landed for each in found):  # meanwhile
+        return status(desk, table, key)
+    if any(each.landed is None for each in found):
+        return status(desk, table, key).model_copy(update={"fenced": True})
+    return Status(
+        summary="it is not in the table, and never will be. The same call is refused from now on; to write its rows "
+        "after all, take another batch",
+        landed=False,
+        fenced=True,
+    )
 
 
 def explained(tower: Tower, request_id: str | None, rule: str | None) -> Explained:

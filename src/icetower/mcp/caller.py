@@ -32,6 +32,7 @@ NEEDED: Mapping[str, frozenset[Operation]] = {
     "append_rows": frozenset({Operation.APPEND}),
     "upsert_rows": frozenset({Operation.OVERWRITE}),
     "delete_rows": frozenset({Operation.DELETE}),
+    "fence_write": frozenset({Operation.APPEND, Operation.OVERWRITE, Operation.DELETE, Operation.REPLACE}),
     "publish_branch": frozenset({Operation.APPEND, Operation.OVERWRITE, Operation.DELETE, Operation.REPLACE}),
     "revert_my_commit": frozenset({Operation.OVERWRITE, Operation.DELETE}),
     "declare_intent": frozenset({Operation.APPEND, Operation.OVERWRITE, Operation.DELETE, Operation.REPLACE}),

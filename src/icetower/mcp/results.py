@@ -173,9 +173,10 @@ class Written(Result):
 
 
 class Status(Result):
-    """`commit_status`."""
+    """`commit_status`, `fence_write`."""
 
     landed: bool | None = Field(default=None, description="Null: it cannot be told.")
+    fenced: bool = Field(default=False, description="It never lands any more.")
     snapshot: str | None = None
     commits_since: int | None = Field(
         default=None, description="That have landed since, and may have changed its rows."

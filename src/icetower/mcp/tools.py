@@ -22,6 +22,7 @@ from icetower.mcp.answers import (
     asked_of,
     checked,
     explained,
+    fence,
     leased,
     metrics_of,
     refused,
@@ -315,6 +316,18 @@ class Tools:
 
         return await self._answer(Status, ctx, lambda desk: status(desk, table, key))
 
+    async def fence_write(
+        self,
+        ctx: Context[Any, Any],
+        *,
+        table: TableName,
+        key: Annotated[str, Field(min_length=1, max_length=200, description="As the write has answered it.")],
+    ) -> Annotated[CallToolResult, Status]:
+        """See to it that a write that has not landed never does. Only if you give it up, or do it in another way: the
+        same call is refused afterwards. It takes nothing back that has landed."""
+
+        return await self._answer(Status, ctx, lambda desk: fence(desk, table, key))
+
     async def explain_refusal(
         self,
         ctx: Context[Any, Any],
@@ -551,6 +564,7 @@ ABOUT: Mapping[str, tuple[str, bool, bool, bool]] = {
     "upsert_rows": ("Put rows by key", True, True, True),
     "delete_rows": ("Remove rows by key", True, True, True),
     "commit_status": ("Did it land?", False, False, True),
+    "fence_write": ("See that it never lands", True, True, True),
     "explain_refusal": ("Why was it refused?", False, False, True),
     "request_partition": ("Ask for partitions", True, False, True),
     "my_metrics": ("How my writes go", False, False, True),

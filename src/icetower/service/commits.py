@@ -210,6 +210,10 @@ class Commits:
         """Data files into a table, by the fast path. Arguments and errors as of `commit`."""
         return await self._append(principal, table, request, key, application, trace, self._gate.admit_append)
 
+    def check_rows(self, principal: Principal, size_bytes: int) -> None:
+        """Check, before they are read, that so many bytes of rows may come. Raises `TooManyRequests`."""
+        self._rows.check(principal.waits_as, size_bytes)
+
     async def append_rows(
         self,
         principal: Principal,

@@ -21,8 +21,10 @@ from icetower.commit.replays import Replays
 from icetower.contracts.model import Operation
 from icetower.errors import CommitConflict, Forbidden, IcetowerError, KeyMisused
 from icetower.ledger.ledger import SEQUENCE_LIFETIMES
+from icetower.observe.events import one_line
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
+from icetower.service.fence_counts import NAME_CHARACTERS_MAX, Asked, FenceCounts
 from icetower.service.under_way import UnderWay
 from icetower.table.fences import fenced
 from icetower.table.head import HeadState
@@ -44,6 +46,12 @@ class Wanted:
     application: tuple[str, int] | None = None
     snapshot_id: int | None = None
     principal: str | None = None
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        numbered = "" if self.application is None else f"{self.application[0]} {self.application[1]}"
+        return one_line(self.key or numbered or str(self.snapshot_id))[:NAME_CHARACTERS_MAX]
 
     def identity(self, principal: Principal) -> Identity:
         """By what the table knows the write. Raises `Forbidden` where it is another's."""
@@ -82,6 +90,7 @@ class Landings:
         engine: Engine,
         under_way: UnderWay,
         ambient: Ambient,
+        counts: FenceCounts | None = None,
         *,
         key_lifetime_ms: int,
     ) -> None:
@@ -90,6 +99,7 @@ class Landings:
         self._engine = engine
         self._under_way = under_way
         self._ambient = ambient
+        self._counts = counts or FenceCounts()
         self._key_lifetime_ms = key_lifetime_ms
 
     async def of(
@@ -129,6 +139,15 @@ class Landings:
             TooManyRequests: the table has too many fences.
             IcetowerError: it may not be fenced; asked again, it will be.
         """
+        outcome = "refused"
+        try:
+            found = await self._fence(principal, table, wanted, shadow)
+            outcome = {True: "landed", False: "fenced", None: "unknown"}[found.landed]
+            return found
+        finally:
+            self._counts.note(Asked(self._ambient.now_ms(), principal.name, str(table), wanted.name, outcome))
+
+    async def _fence(self, principal: Principal, table: Identifier, wanted: Wanted, shadow: ShadowRecorder) -> Landing:
         _require_writer(principal, table, shadow)
         identity = wanted.identity(principal)
         head = await self._heads.load(table)

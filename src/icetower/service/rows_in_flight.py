@@ -1,4 +1,8 @@
-"""How many bytes of rows are on their way at once: of one principal, and of all. Beyond that: 429 at once."""
+"""How many bytes of rows are on their way at once: of one principal, and of all. Beyond that: 429 at once.
+
+What a request has is on its way once its body was read and parsed. Before that it is only asked whether there would be
+room, so that no body is read in vain. Who sends one slowly takes nobody's room.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +43,12 @@ class RowsInFlight:
         """Whose rows are on their way, and how many bytes, the most first."""
         return self._of.most_common(most)
 
-    @contextmanager
-    def taken(self, principal: str, size_bytes: int, rows: int = 0) -> Generator[None]:
-        """While within, these bytes are on their way. Raises `TooManyRequests` (``limit.in-flight``)."""
+    def check(self, principal: str, size_bytes: int) -> None:
+        """Check that so many bytes more could be on their way now; nothing is held for them.
+
+        Raises:
+            TooManyRequests: they could not (``limit.in-flight``).
+        """
         own, own_max_bytes = self._of.get(principal, 0), self.all_max_bytes // SHARE
         if own + size_bytes > own_max_bytes:
             self.refused += 1
@@ -49,6 +56,11 @@ class RowsInFlight:
         if self.size_bytes + size_bytes > self.all_max_bytes:
             self.refused += 1
             raise _busy(f"{self.size_bytes} bytes of rows", self.all_max_bytes)
+
+    @contextmanager
+    def taken(self, principal: str, size_bytes: int, rows: int = 0) -> Generator[None]:
+        """While within, these bytes are on their way. Raises as `check`."""
+        self.check(principal, size_bytes)
         self.requests += 1
         self.rows += rows
         self.size_bytes += size_bytes

@@ -152,6 +152,12 @@ class LivePaths:
             return []
         return [row.path for row in listing if self._has(self._by_manifest.get(row.path), wanted)]
 
+    def sharing(self, listing: Listing, manifest: str) -> list[str]:
+        """The other manifests of a listing that may name a live file that this one names, too; nearly always none."""
+        own = BitMap(self._by_manifest.get(manifest, ()))
+        known = ((row.path, self._by_manifest.get(row.path)) for row in listing if own and row.path != manifest)
+        return [path for path, hashes in known if hashes and own.intersect(BitMap(hashes))]
+
     @staticmethod
     def _has(hashes: array[int] | None, wanted: int) -> bool:
         if not hashes:
