@@ -138,7 +138,9 @@ def _contract(
     number, shares = share
     region: list[str] = []
     if pattern == "slots":
-        every, start, end = (each * math.ceil(slot_length_s(workload)) for each in (workload.agents, number, number + 1))
+        every, start, end = (
+            each * math.ceil(slot_length_s(workload)) for each in (workload.agents, number, number + 1)
+        )
         region.append(f"now: {{every: {every}s, from: {start}s, to: {end}s}}")
     if shares > 1:
         region.append(_share(workload, number, shares, shared_by))

@@ -91,9 +91,7 @@ def plan(
         done: Plan = planner.plan(found, on_progress)
     proposed, choice, best = needed("proposed"), needed("choosing").choose(found), done.advice[0].candidate.name
     shared = proposed.shared_by(_metadata(uri, log)) if log else None
-    first, chosen = (
-        proposed.contracts(done, name, log or table, shared_by=shared) for name in (best, choice.proposed)
-    )
+    first, chosen = (proposed.contracts(done, name, log or table, shared_by=shared) for name in (best, choice.proposed))
     if out is not None:
         _write(out, done, {"contract": first} | ({"choice": chosen} if chosen != first else {}))
     if as_json:

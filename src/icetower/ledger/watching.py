@@ -49,8 +49,8 @@ class Reported:
 
     Attributes:
         snapshot_id: that it added.
-        attempts: how often it sent the commit, the last time included. The log has those that reached the tower, too, so
-            that both are never added up.
+        attempts: how often it sent the commit, the last time included. The log of attempts has
+            those that reached the tower, so the two are never added up.
         total_ms: from its first try to its end; None: it does not say.
     """
 
