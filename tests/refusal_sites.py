@@ -120,13 +120,10 @@ def _sites(tree: ast.Module, constants: Mapping[str, str], kinds: Mapping[str, K
         name, given = _name(call, scope), {keyword.arg: keyword.value for keyword in call.keywords}
         if name in ("Violation", "Undecided"):  # verdicts, from which `refusal` makes errors
             for rule in _values(call.args[0], scope, constants):
-                error = refusal(Violation(rule, (), "no"), administrator("root"), Identifier.parse("a.b"))
-                yield Site(rule, error.status, error.next_step)
-        if name == "refusal" and "over" in given:  # of a verdict on a slot
-            error = refusal(
-                Violation("contract.slot", (), "no"), administrator("root"), Identifier.parse("a.b"), over=True
-            )
-            yield Site("contract.slot", error.status, error.next_step)
+                for over in (False, True) if "over" in given else (False,):
+                    verdict = Violation(rule, (), "no", over=over)
+                    error = refusal(verdict, administrator("root"), Identifier.parse("a.b"))
+                    yield Site(rule, error.status, error.next_step)
         if name == "Reason":  # why a commit is not rebased, of which `rebase` makes errors
             stale = errors.CommitConflict
             for rule in _values(call.args[0], scope, constants):

@@ -29,6 +29,11 @@ class Choice:
     ways: tuple[str, ...]
     patterns: tuple[str, ...]
 
+    @property
+    def proposed(self) -> str:
+        """The pattern of the contracts to start from."""
+        return "branches" if "a branch" in self.ways else self.patterns[0]
+
     def as_json(self, done: Plan) -> Row:
         """With whether each of the patterns holds today's load."""
         return {
@@ -66,10 +71,9 @@ _BOTH: _Ways = ("a branch", "an intent"), ("intents",)
 
 def _thinking(workload: Workload) -> _Ways:
     """A branch alone does not protect long work on rows that others write, too."""
-    contended = workload.appends < 1 and workload.conflicts > 0
     if not workload.checked_first:
         return _INTENT
-    return _BOTH if contended else _BRANCH
+    return _BOTH if workload.contended else _BRANCH
 
 
 QUESTIONS: tuple[tuple[str, Callable[[Workload], bool], Callable[[Workload], _Ways]], ...] = (
@@ -95,7 +99,7 @@ QUESTIONS: tuple[tuple[str, Callable[[Workload], bool], Callable[[Workload], _Wa
     ),
     (
         "Does it think for long about rows that others also write, or is its work checked before anybody sees it?",
-        lambda workload: workload.checked_first or (workload.appends < 1 and workload.conflicts > 0),
+        lambda workload: workload.checked_first or workload.contended,
         _thinking,
     ),
 )

@@ -14,6 +14,7 @@ from icetower.commit import draft, steps
 from icetower.commit import plan as commit_plan
 from icetower.commit.engine import Committed, Limits
 from icetower.commit.needs import Needs
+from icetower.commit.pieces import Pieces
 from icetower.commit.plan import Plan, plan
 from icetower.commit.steps import Version
 from icetower.errors import Forbidden, UpstreamFailed
@@ -484,10 +485,10 @@ def test_a_member_that_needs_too_much_is_refused_alone(monkeypatch: pytest.Monke
         await (await world.writer().append("old", summary=BLIND)).send()
         path = (await world.head()).metadata["snapshots"][0]["manifest-list"]
 
-        def greedy(head: Any, group: Sequence[Any], sources: Any, **given: Any) -> Plan:
+        def greedy(head: Any, group: Sequence[Any], sources: Any, **given: Any) -> Pieces[Plan]:
             if any(member.principal == "bob" for member in group):
                 return Plan(head.metadata, needs=Needs(lists=frozenset([path])))
-            return plan(head, group, sources, **given)
+            return (yield from plan(head, group, sources, **given))
 
         monkeypatch.setattr(steps, "plan", greedy)
         tasks = await send(world, *await blind(world, "ann", "bob", "cid", "dan", "eve"))
@@ -583,8 +584,8 @@ def test_h2_groups_of_nothing_but_appends_keep_an_interval_and_commits_take_them
         began: list[int] = []
         sizes: list[int] = []
 
-        def noted(head: Any, group: Sequence[Any], sources: Any, **given: Any) -> Plan:
-            planned = plan(head, group, sources, **given)
+        def noted(head: Any, group: Sequence[Any], sources: Any, **given: Any) -> Pieces[Plan]:
+            planned = yield from plan(head, group, sources, **given)
             if not planned.needs:
                 began.append(world.clock.time_ms - 1_700_000_000_000)
                 sizes.append(len(group))
@@ -723,7 +724,7 @@ def test_r2_an_outside_writers_next_version_goes_on(monkeypatch: pytest.MonkeyPa
         await world.create(**SNAPSHOT)
         since: list[int | None] = []
 
-        def noted(head: Any, group: Sequence[Any], sources: Any, **given: Any) -> Plan:
+        def noted(head: Any, group: Sequence[Any], sources: Any, **given: Any) -> Pieces[Plan]:
             since.append(given["isolation_since"])
             return plan(head, group, sources, **given)
 
@@ -752,7 +753,7 @@ def test_h1_what_commits_on_their_way_were_written_on_must_not_expire(monkeypatc
         requests += await blind(world, "dan")
         kept: list[frozenset[int]] = []
 
-        def noted(head: Any, group: Sequence[Any], sources: Any, **given: Any) -> Plan:
+        def noted(head: Any, group: Sequence[Any], sources: Any, **given: Any) -> Pieces[Plan]:
             kept.append(given["keep"])
             return plan(head, group, sources, **given)
 

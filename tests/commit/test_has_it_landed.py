@@ -35,6 +35,7 @@ from icetower.admission.gate import judge
 from icetower.admission.identity import Identity
 from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.last_look import LastLook
+from icetower.commit.pieces import at_once
 from icetower.commit.plan import Sources, landed, plan
 from icetower.commit.replays import Replays
 from icetower.database import Database
@@ -479,7 +480,7 @@ def test_k1_of_appends_in_one_group_only_what_goes_in_answers_for_another(what: 
         data = DataFile(0, path, "PARQUET", (1,), 1, 100, None, None, record)
         append = replace(write.member(head), files=(Touched(data, 9 if "?" in file else 0, None),))
         group.append(replace(append, table_uuid=OLD_UUID) if "!" in file else append)
-    planned = plan(head, group, Sources(), now_ms=1, new_name=lambda: "n", new_id=lambda: 7)
+    planned = at_once(plan(head, group, Sources(), now_ms=1, new_name=lambda: "n", new_id=lambda: 7))
     found = {id(each.member): each.outcome for each in planned.accepted}
     found |= {id(each.member): "replayed" for each in planned.replayed}
     found |= {id(each.member): each.error.rule for each in planned.refused}

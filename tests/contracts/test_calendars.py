@@ -24,6 +24,7 @@ from icetower.iceberg.partitions import spec_of
 from tests.contracts.test_slots import LAYOUT, METADATA, MINUTE, NINE, TABLE, contract, minute
 
 SECOND = 1_000
+HOUR = 60 * MINUTE
 HANDED = ", pattern: scheduler, claim_within: 15s"
 
 
@@ -259,3 +260,37 @@ def test_whose_turn_it_is_and_who_comes_next() -> None:
         ("a0", 3, ("a0", "a1", "a2")),
         ("alone", 4, ("alone",)),
     ]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 23), min_size=1, max_size=3, unique=True), min_size=1, max_size=7),
+    st.integers(0, 30_000),
+)
+def test_the_line_of_a_slot_is_by_whose_turn_is_next(hours: list[list[int]], at_s: int) -> None:
+    """Any of the hours of a day are an agent's, and several may have the same."""
+    now_ms, name = NINE + at_s * SECOND, "{{identity(slot): {{every: 24h, from: {0}h, to: {1}h}}}}"
+    agents = [contract(f"a{n}", *(name.format(at, at + 1) for at in own), more=HANDED) for n, own in enumerate(hours)]
+    turns = {f"a{n}": [Turn(24 * HOUR, at * HOUR, (at + 1) * HOUR) for at in own] for n, own in enumerate(hours)}
+
+    def following(agent: str, from_ms: int) -> tuple[int, str]:
+        return min(turn.slot(from_ms)[0] for turn in turns[agent]), agent
+
+    found = rows(agents, now_ms)
+    assert sorted(row.contract for row in found) == sorted(turns)
+    for row in found:
+        begins_ms = row.slot.starts_ms
+        assert begins_ms == following(row.contract, now_ms)[0]
+        assert row.line == tuple(sorted(turns, key=lambda agent: following(agent, begins_ms)))
+
+
+def test_all_lines_of_a_calendar_look_at_few_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    agents, looked = team(100), [0]
+    slot = Turn.slot
+
+    def counted(turn: Turn, now_ms: int) -> tuple[int, int]:
+        looked[0] += 1
+        return slot(turn, now_ms)
+
+    monkeypatch.setattr(Turn, "slot", counted)
+    assert [len(row.line) for row in rows(agents, NINE)] == [100] * 100
+    assert looked[0] < 10 * len(agents), "and not each at those of all others"

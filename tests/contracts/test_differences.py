@@ -195,7 +195,7 @@ CLAUSES = [
         "branches",
         "",
         "branches: {retain: 7d, checks: [a], checked_by: [ci]}",
-        "has branches: removed when nobody has written to them for 1w; published after check a, which ci reports",
+        "has branches: removed when nobody has written to them for 7d; published after check a, which ci reports",
     ),
     ("revocation", "", "revocation: {by: [ann, bob]}", "has revocation: by administrators and by ann and bob"),
     ("quotas", "", "quotas: {requests_at_once: 1}", "has quotas: 1 request at once"),

@@ -18,7 +18,9 @@ from icetower.contracts.overlaps import overlaps
 from icetower.contracts.patterns import Orchestration
 from icetower.contracts.regions import Region, Values
 from icetower.demo.plan import AGENTS, contract_text
-from icetower_simulator.planner import Plan, Workload, candidates, contracts, workload_from
+from icetower_simulator.choosing import choose
+from icetower_simulator.planner import Plan, Workload, candidates, workload_from
+from icetower_simulator.proposed import contracts
 
 ROOT = Path(__file__).parent.parent.parent
 FOR_PEOPLE = {"retries.key", "escalation.none"}
@@ -55,6 +57,22 @@ def test_what_the_planner_advises_passes_the_check(workload: Workload, pattern: 
     assert (pattern in ("wal", "collector")) is (found != agents)
 
 
+@pytest.mark.parametrize("file", ["turns", "rewriters", "audited", "checked_and_contended"])
+def test_slots_intents_and_branches_have_contracts_that_say_so(file: str) -> None:
+    contended = file == "checked_and_contended"
+    path = ROOT / "examples" / "workloads" / f"{'audited' if contended else file}.toml"
+    workload = workload_from(path.read_text() + ("conflicts = 0.5\n" if contended else ""), path.name)
+    choice = choose(workload)
+    found = advised(workload, choice.proposed)
+    assert serious(found) == []
+    (rule, *more) = found[0].contract.tables
+    assert (rule.orchestration is Orchestration.SCHEDULER) is (choice.ways == ("a slot",))
+    assert rule.intents_required is ("an intent" in choice.ways)
+    assert [each.operations for each in more] == ([{Operation.REFS}] if "a branch" in choice.ways else [])
+    assert (found[0].contract.branches is not None) is ("a branch" in choice.ways)
+    assert len(found) == (3 if choice.ways == ("a slot",) else 1), "who may meet on the same rows shares one"
+
+
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda each: each.title)
 def test_where_agents_have_partitions_of_their_own_each_owns_a_part_and_together_all(workload: Workload) -> None:
     every = contracts(Plan(workload, ()), "isolated", agent="a", first=workload.agents)
@@ -86,8 +104,9 @@ def test_nobody_may_write_to_the_log_in_another_agent_s_name(
     assert not any(rule.pattern.last == f"prices{end}" for rule in job.tables), "it reads the log"
 
 
-def test_the_command_that_people_run_says_so_too(tmp_path: Path) -> None:
-    for number, text in enumerate(contracts(Plan(WORKLOADS[0], ()), "slots", "shop.prices", "pricer", first=2)):
+@pytest.mark.parametrize("pattern", ["slots", "intents", "branches"])
+def test_the_command_that_people_run_says_so_too(tmp_path: Path, pattern: str) -> None:
+    for number, text in enumerate(contracts(Plan(WORKLOADS[0], ()), pattern, "shop.prices", "pricer", first=2)):
         (tmp_path / f"{number}.yaml").write_text(text)
     done = CliRunner().invoke(app, ["contracts", "check", str(tmp_path), "--json"])
     assert done.exit_code == 0, done.output

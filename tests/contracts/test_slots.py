@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icetower.admission.refusals import refusal
 from icetower.contracts.check import Clear, Touch, Undecided, Violation, check, is_over
 from icetower.contracts.deliveries import delivery_of, next_slot
 from icetower.contracts.differences import changes
@@ -26,6 +27,7 @@ from icetower.contracts.terms import Layout
 from icetower.errors import BadRequest
 from icetower.iceberg.partitions import spec_of
 from icetower.protocol.names import Identifier
+from icetower.registry.principals import Principal
 
 NINE = 1_767_258_000_000
 """2026-01-01 09:00 UTC."""
@@ -269,7 +271,7 @@ at     slot  region  verdict              next
 def test_what_is_out_of_its_slot_is_refused_and_told_when_to_come(line: str) -> None:
     at, slot, region, expected, following = line.split()
     touch = Touch(spec_of(METADATA, 0), ((NINE + int(slot) * MINUTE) * 1000, region), True, 0)
-    verdict = judged(contract("a", SLOTTED), touch, NINE + int(at) * 1000)
+    verdict = judged(contract("a", SLOTTED), touch, now_ms=NINE + int(at) * 1000)
     if expected == "clear":
         assert isinstance(verdict, Clear)
         return
@@ -302,30 +304,43 @@ def test_rows_of_a_slot_that_is_over_come_into_none_to_come(
     assert is_over(contract("a", f"{{{term}: {turn}}}"), TABLE, touch, LAYOUT, NINE + at_s * 1000) is over
 
 
-def judged(owner: Contract, touch: Touch, now_ms: int) -> Any:
-    return check(owner, TABLE, [touch], frozenset({Operation.APPEND}), layout=LAYOUT, now_ms=now_ms)
+@pytest.mark.parametrize(
+    ("slots", "over"), [([0], True), ([2], False), ([2, 0], True)], ids=["over", "early", "one of them over"]
+)
+def test_a_commit_into_a_slot_that_is_over_is_not_to_wait(slots: list[int], over: bool) -> None:
+    owner = contract("a", SLOTTED)
+    touches = [Touch(spec_of(METADATA, 0), ((NINE + slot * MINUTE) * 1000, "eu"), True, 0) for slot in slots]
+    verdict = judged(owner, *touches, now_ms=NINE + 66_000)
+    assert isinstance(verdict, Violation)
+    assert (verdict.rule, verdict.over) == ("contract.slot", over)
+    error = refusal(verdict, Principal("p", owner, 1), TABLE)
+    assert error.next_step == ("fix_request" if over else "wait_until")
+
+
+def judged(owner: Contract, *touches: Touch, now_ms: int) -> Any:
+    return check(owner, TABLE, list(touches), frozenset({Operation.APPEND}), layout=LAYOUT, now_ms=now_ms)
 
 
 def test_a_turn_by_the_clock_alone_is_of_any_table() -> None:
     owner = contract("a", f"{{now: {minute(0, 2)}}}")
     for spec_id, partition in ((0, (None, "eu")), (1, (7,)), (2, ())):
         touch = Touch(spec_of(METADATA, spec_id), partition, False, 0)
-        assert isinstance(judged(owner, touch, NINE), Clear)
-        verdict = judged(owner, touch, NINE + MINUTE)
+        assert isinstance(judged(owner, touch, now_ms=NINE), Clear)
+        verdict = judged(owner, touch, now_ms=NINE + MINUTE)
         assert isinstance(verdict, Violation)
         assert verdict.rule == "contract.slot"
 
 
 def test_a_slot_that_a_partition_cannot_tell_is_undecided() -> None:
     touch = Touch(spec_of(METADATA, 1), (NINE // 3_600_000,), True, 0)
-    assert isinstance(judged(contract("a", f"{{hour(at): {minute(0, 2)}}}"), touch, NINE), Undecided)
-    assert isinstance(judged(contract("a", "{hour(at): {every: 3h, to: 1h}}"), touch, NINE), Clear)
+    assert isinstance(judged(contract("a", f"{{hour(at): {minute(0, 2)}}}"), touch, now_ms=NINE), Undecided)
+    assert isinstance(judged(contract("a", "{hour(at): {every: 3h, to: 1h}}"), touch, now_ms=NINE), Clear)
 
 
 def test_ranges_relative_to_now_are_slots_under_a_scheduler_alone() -> None:
     touch = Touch(spec_of(METADATA, 1), (NINE // 3_600_000 - 1,), True, 0)
     for more, rule in (("", "contract.partitions"), (", pattern: scheduler", "contract.slot")):
-        verdict = judged(contract("a", "{hour(at): {from: now, to: now+1h}}", more=more), touch, NINE + MINUTE)
+        verdict = judged(contract("a", "{hour(at): {from: now, to: now+1h}}", more=more), touch, now_ms=NINE + MINUTE)
         assert isinstance(verdict, Violation)
         assert verdict.rule == rule
         if verdict.slot is not None:

@@ -22,6 +22,8 @@ from icetower.intents.fencing import Fencing
 from icetower.intents.model import State
 from icetower.intents.regions import read_regions
 from icetower.intents.store import Store
+from icetower.protocol.marks import INTENT
+from icetower.protocol.updates import Updates
 from icetower.registry.principals import Principal, administrator
 from icetower.service import intents as service
 from icetower.service.intents import Intents, Wish
@@ -297,5 +299,27 @@ def test_exclusive_needs_a_table_that_heeds_it(tmp_path: Path) -> None:
         assert refused.value.rule == "intent.exclusive"
         towers.table.required = True
         assert (await towers.declare(0, ANN, 1, exclusive=True)).intent.claims[0].exclusive
+
+    at_towers(tmp_path, story)
+
+
+def test_waiting_for_a_slot_is_no_way_out_under_an_intent_that_has_ended(tmp_path: Path) -> None:
+    """A slot by the clock: no column tells that the rows are of a slot that is over, but the intent does."""
+
+    async def refused(towers: Towers, principal: Principal, **summary: str) -> str:
+        updates = Updates([{"action": "add-snapshot", "snapshot": {"snapshot-id": 7, "summary": summary}}])
+        with pytest.raises(ContractViolation) as raised:
+            async with towers.towers[0].judging(principal, updates):
+                raise ContractViolation("late", rule="contract.slot", next_step="wait_until", wait_until_ms=1)
+        return raised.value.next_step
+
+    async def story(towers: Towers) -> None:
+        held = (await towers.declare(1, ANN, 1)).intent.id
+        assert await refused(towers, ANN) == "wait_until"
+        assert await refused(towers, ANN, **{INTENT: held}) == "wait_until"
+        assert await refused(towers, BOB, **{INTENT: held}) == "fix_request"
+        await towers.towers[1].release(ANN, held)
+        assert await refused(towers, ANN, **{INTENT: held}) == "fix_request"
+        assert await refused(towers, ANN, **{INTENT: "of-no-intent-that-is"}) == "fix_request"
 
     at_towers(tmp_path, story)

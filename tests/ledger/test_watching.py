@@ -10,9 +10,8 @@ import pytest
 from icetower.ambient import SystemAmbient
 from icetower.database import Database, sqlite_url
 from icetower.ledger import watching
-from icetower.ledger.attempts import Attempt, Outcome
 from icetower.ledger.ledger import Batch, Ledger
-from icetower.ledger.watching import Changed, Reported, client_retries
+from icetower.ledger.watching import Changed, Reported
 
 
 def changed(at_ms: int, event: str = "{}") -> Changed:
@@ -71,11 +70,3 @@ def test_reports_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert [each.snapshot_id for each in await ledger.reports(limit=10)] == [3, 2]
 
     asyncio.run(story())
-
-
-def test_retries_of_clients_count_for_who_has_landed_the_commit() -> None:
-    landed = Attempt("ann", "shop.sales", "append", Outcome.REBASED, snapshots=(7, 8))
-    stale = Attempt("ann", "shop.sales", "append", Outcome.CONFLICT, snapshots=(9,))
-    said = [("ann", 7, 3), ("ann", 7, 2), ("bob", 7, 9), ("ann", 9, 4), ("ann", 8, 1)]
-    reports = [reported(*each) for each in said]
-    assert client_retries([landed, stale], reports) == {("ann", 7): 2, ("ann", 8): 0}

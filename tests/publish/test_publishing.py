@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import Counter
 from typing import Any
 
 import pytest
 
+from icetower.commit import draft
 from icetower.errors import CommitConflict, IcetowerError, PublishConflict
+from icetower.files.parsing import ON_LOOP_ENTRIES
 from icetower.iceberg.change import Touched
 from icetower.iceberg.entries import Live
+from icetower.iceberg.manifest_writing import write_manifest
 from icetower.iceberg.records import DATA
 from icetower.protocol.marks import AUTHOR, BASE, KEY, PRINCIPAL, PUBLISHED_BRANCH, PUBLISHED_OF, REF, SOURCE_SNAPSHOT
 from icetower.protocol.snapshots import Snapshot
@@ -465,6 +469,37 @@ def test_groups_of_others_are_committed_beside_it() -> None:
         assert (first.outcome, second.outcome) == ("direct", "rebased")
         assert first.head.location == second.head.location, "one swap"
         assert await names(world) == ["a1", "b1", "c1", "m1"]
+
+    run(story())
+
+
+def test_a_long_publication_lets_others_go_on_between_its_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        world, main, agent = await world_with(2)
+        for number in range(8):
+            await add(agent, *(data(f"c{number}-{partition}", f"p{partition}") for partition in range(60)))
+        await add(main, data("m1"))
+        member, _ = await publication(world)
+        turns, written = 0, list[int]()
+
+        async def turning() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        def counted(entries: Any, **shape: Any) -> bytes:
+            written.extend([turns] * len(entries))
+            return write_manifest(entries, **shape)
+
+        monkeypatch.setattr(draft, "write_manifest", counted)
+        others = asyncio.create_task(turning())
+        done = await world.engine.submit(member)
+        others.cancel()
+        assert (done.outcome, len(done.snapshots), len(written)) == ("rebased", 8, 480)
+        in_one_turn = max(Counter(written).values())
+        assert in_one_turn <= ON_LOOP_ENTRIES + 60, "hundreds of entries at most are written in one turn of the loop"
+        assert await names(world) == await names(world, "agent") + ["m1"]
 
     run(story())
 

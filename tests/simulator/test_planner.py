@@ -190,7 +190,10 @@ def test_the_command_tells_ranks_numbers_and_a_contract(tmp_path: Path) -> None:
     report: dict[str, Any] = json.loads(done.stdout)
     assert report["patterns"][0]["holds_now"]
     assert "table: shop.prices" in report["contract"]
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"plan.svg", "plan.json", "contract.yaml"}
+    assert report["choice"]["contracts"] != report["contracts"], "an append by the tower, and not by the client"
+    files = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
+    assert files.keys() == {"plan.svg", "plan.json", "contract.yaml", "choice.yaml"}
+    assert [files["choice.yaml"]] == report["choice"]["contracts"]
 
 
 def test_without_a_workload_and_a_terminal_it_says_what_it_needs() -> None:

@@ -136,7 +136,7 @@ def test_a_slot_is_taken_written_in_and_over(auction: Auction) -> None:
                 auction.table("a0-0").append(auction.rows(0, 5), snapshot_properties=properties)
             refusal = refusal_of(fenced.value)
             assert refusal is not None
-            assert refusal.rule in ("intent.fenced", "contract.slot")
+            assert (refusal.rule, refusal.next_step) == ("contract.slot", "fix_request")
         with pytest.raises(Forbidden) as ended:
             first.renew_intent(taken["intent"])
         assert ended.value.rule == "intent.fenced"

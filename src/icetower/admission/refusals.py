@@ -78,13 +78,12 @@ class OrdersTower(ContractViolation):
 
 
 def refusal(
-    verdict: Violation | Undecided, principal: Principal, table: Identifier, rows: str = "", *, over: bool = False
+    verdict: Violation | Undecided, principal: Principal, table: Identifier, rows: str = ""
 ) -> ContractViolation:
     """The error for a verdict on what a principal adds to, or removes from, a table.
 
     Args:
         rows: which rows of a request it is about.
-        over: some of them name a slot that has ended, so that the same is not let in at any later time.
     """
     about = f" (it is about {rows}; no row was written)" if rows else ""
     message = f"{principal.name} may not commit to {table}: {verdict.message}{about}"
@@ -97,7 +96,7 @@ def refusal(
             layout=verdict.layout,
             wanted=verdict.wanted,
         )
-    slot = verdict.slot if isinstance(verdict, Violation) else None
+    slot, over = (verdict.slot, verdict.over) if isinstance(verdict, Violation) else (None, False)
     return ContractViolation(
         message,
         rule=verdict.rule,

@@ -19,7 +19,7 @@ from icetower.admission.admitted import AdmittedAppend
 from icetower.admission.identity import Identity, check_key
 from icetower.admission.quotas import check_quota
 from icetower.admission.refusals import refusal
-from icetower.contracts.check import Clear, Touch, Undecided, Violation, check, is_over, requires_intents, slot_needs
+from icetower.contracts.check import Clear, Touch, Undecided, Violation, check, requires_intents, slot_needs
 from icetower.contracts.model import Contract, Operation
 from icetower.contracts.terms import Layout
 from icetower.iceberg.manifests import DATA
@@ -156,11 +156,7 @@ def check_row_partitions(sent: SentRows) -> None:
                 bad += [(finer, number if part.numbers is None else part.numbers[number - 1]) for number in within]
     if bad:
         verdict = _not_clear(judged([part for part, _ in bad]))
-        touches = [Touch(part.spec, part.partition, True, DATA) for part, _ in bad]
-        over = verdict.rule == "contract.slot" and any(
-            is_over(contract, sent.table, touch, layout, sent.now_ms) for touch in touches
-        )
-        raise refusal(verdict, sent.principal, sent.table, _numbers([number for _, number in bad]), over=over)
+        raise refusal(verdict, sent.principal, sent.table, _numbers([number for _, number in bad]))
 
 
 def _not_clear(verdict: Clear | Violation | Undecided) -> Violation | Undecided:

@@ -89,20 +89,20 @@ def plan(
     make_folder(out)
     with progress(quiet=as_json) as on_progress:
         done: Plan = planner.plan(found, on_progress)
-    shared = planner.shared_by(_metadata(uri, log)) if log else None
-    fragments: tuple[str, ...] = planner.contracts(done, done.advice[0].candidate.name, log or table, shared_by=shared)
+    proposed, choice, best = needed("proposed"), needed("choosing").choose(found), done.advice[0].candidate.name
+    shared = proposed.shared_by(_metadata(uri, log)) if log else None
+    first, chosen = (proposed.contracts(done, name, log or table, shared_by=shared) for name in (best, choice.proposed))
     if out is not None:
-        _write(out, done, fragments)
-    choice = needed("choosing").choose(found)
+        _write(out, done, {"contract": first} | ({"choice": chosen} if chosen != first else {}))
     if as_json:
-        chosen = {"choice": choice.as_json(done)}
-        say(json.dumps(done.as_json() | chosen | {"contract": fragments[0], "contracts": fragments}))
+        said = {"choice": choice.as_json(done) | {"contracts": chosen}, "contract": first[0], "contracts": first}
+        say(json.dumps(done.as_json() | said))
         return
     _show(done)
     say(choice.text(done))
-    for fragment in fragments:
-        say("")
-        say(fragment.rstrip())
+    if chosen != first:
+        _show_contracts("To do as docs/choosing.md says, start from", chosen)
+    _show_contracts(f"To write as {best}, the first row of the table, start from", first)
 
 
 def _metadata(uri: str, table: str) -> Mapping[str, Any]:
@@ -121,14 +121,24 @@ def _ask_workload(planner: Any) -> Workload:
     return planner.workload_of(answers, "your answers")
 
 
-def _write(out: Path, done: Plan, fragments: Sequence[str]) -> None:
+def _show_contracts(words: str, contracts: Sequence[str]) -> None:
+    say("")
+    say(f"{words}:")
+    for contract in contracts:
+        say("")
+        say(contract.rstrip())
+
+
+def _write(out: Path, done: Plan, proposed: Mapping[str, Sequence[str]]) -> None:
+    """The plot, the numbers, and files of contracts by how their names begin."""
     from icetower_simulator.plots import plan_plot
 
     try:
         (out / "plan.svg").write_text(plan_plot(done))
         (out / "plan.json").write_text(json.dumps(done.as_json(), indent=1) + "\n")
-        for number, fragment in enumerate(fragments, 1):
-            (out / ("contract.yaml" if number == 1 else f"contract-{number}.yaml")).write_text(fragment)
+        for name, contracts in proposed.items():
+            for number, contract in enumerate(contracts, 1):
+                (out / (f"{name}.yaml" if number == 1 else f"{name}-{number}.yaml")).write_text(contract)
     except OSError as error:
         raise ConfigurationError(f"--out {out} cannot be written: {error.strerror or error}") from error
 

@@ -14,6 +14,7 @@ import orjson
 
 from icetower.admission.admitted import Admitted
 from icetower.commit.merging import merge_small
+from icetower.commit.pieces import Pieces
 from icetower.commit.twice import already_there, repeated, reused
 from icetower.errors import CommitConflict
 from icetower.iceberg import metadata as table_metadata
@@ -62,8 +63,8 @@ def finish(
     rebase: bool,
     new_name: Callable[[], str],
     vectors: Mapping[int, Replacement] | None = None,
-) -> None:
-    """Apply a member's commit to the staged table, within an attempt.
+) -> Pieces[None]:
+    """Apply a member's commit to the staged table, within an attempt, in pieces: one for each snapshot.
 
     Args:
         new_files: of the attempt.
@@ -75,7 +76,7 @@ def finish(
         CommitConflict: it does not fit the table as it is now.
         NeedsFile: a manifest list or manifest must be read first.
     """
-    _Finisher(member, staged, new_files, rebase, new_name, vectors or {}).run()
+    return _Finisher(member, staged, new_files, rebase, new_name, vectors or {}).run()
 
 
 class _Finisher:
@@ -98,7 +99,7 @@ class _Finisher:
         self._publication = member.publication
         self._numbers = {} if self._publication is None else dict(self._publication.numbers)
 
-    def run(self) -> None:
+    def run(self) -> Pieces[None]:
         staged, member = self._staged, self._member
         ref = member.updates.target_ref
         if len(member.changes) > 1 and (again := repeated(member)):
@@ -112,18 +113,19 @@ class _Finisher:
         onto = ref if self._publication is None else member.ref  # what is staged moves another branch
         parent_id = staged.ref_head(onto) if self._rebase and onto is not None else None
         updates: list[JSON] = []
-        for update in member.updates:
-            if update["action"] != "add-snapshot":
-                updates.append(dict(update))
-                continue
-            change = self._changes[update["snapshot"]["snapshot-id"]]
-            # A snapshot is finished on the table as the updates before it leave it: new schema, new format.
-            with staged.trying(updates):
+        with staged.trying() as look:
+            for update in member.updates:
+                if update["action"] != "add-snapshot":
+                    updates.append(dict(update))
+                    continue
+                change = self._changes[update["snapshot"]["snapshot-id"]]
+                look(updates)  # it is finished on the table as the updates before it leave it: new schema, new format
                 snapshot = self._finish(change, parent_id if self._rebase else change.snapshot.parent_id)
-            parent_id = snapshot["snapshot-id"]
-            updates.append({**update, "snapshot": snapshot})
-            later = (number for number in self._numbers if number >= change.snapshot.sequence_number)
-            self._numbers |= dict.fromkeys(later, snapshot.get("sequence-number") or 0)
+                parent_id = snapshot["snapshot-id"]
+                updates.append({**update, "snapshot": snapshot})
+                later = (number for number in self._numbers if number >= change.snapshot.sequence_number)
+                self._numbers |= dict.fromkeys(later, snapshot.get("sequence-number") or 0)
+                yield len(change.added) + len(change.removed)
         # What cannot be written back as JSON (a lone surrogate, a number beyond 64 bits) must not reach the file that
         # the whole group shares.
         orjson.dumps(updates)

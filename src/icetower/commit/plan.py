@@ -29,6 +29,7 @@ from icetower.commit.appends import Folded, another_table, fold, once_each, why_
 from icetower.commit.draft import Replacement, data_path, finish, merged_parent
 from icetower.commit.merging import NeedsToMerge
 from icetower.commit.needs import LACKING, Encoding, Lacking, Needs, NeedsEncoding, NeedsTargets, encoding_of, needs_of
+from icetower.commit.pieces import Pieces, at_once
 from icetower.commit.publishing import publish
 from icetower.commit.resolution import Done, Table, in_the_plan, snapshots_of
 from icetower.commit.retention import expirable
@@ -156,8 +157,8 @@ def plan(
     keep: frozenset[int] = frozenset(),
     merges: bool = True,
     lately_ms: int = 0,
-) -> Plan:
-    """Plan a group on a head.
+) -> Pieces[Plan]:
+    """Plan a group on a head, in pieces.
 
     Args:
         sources: what is known.
@@ -174,6 +175,7 @@ def plan(
     appends = [member for member in group if isinstance(member, AdmittedAppend)]
     others = [member for member in group if not isinstance(member, AdmittedAppend)]
     # Appends were judged by the schema of the head: what only changes the schema waits for them, and refuses none.
+    steps: list[Callable[[], Pieces[None] | None]]
     steps = [planner.step(each) for each in others if not _only_changes_the_schema(each)]
     steps += [partial(planner.fold, each) for each in _by_ref(appends)]
     steps += [planner.step(each) for each in others if _only_changes_the_schema(each)]
@@ -182,7 +184,9 @@ def plan(
     lacking: list[Lacking] = []
     for step in steps:
         try:
-            step()
+            pieces = step()
+            if pieces is not None:
+                yield from pieces
         except LACKING as need:
             lacking.append(need)
             # Every member after it would need it, and is planned again anyway.
@@ -232,7 +236,7 @@ def plan_creation(
         raise CommitConflict(failed[0].message, rule=f"requirement.{failed[0].requirement['type']}")
     staged = StagedTable(None, Files({}, {}), {}, now_ms)
     with staged.attempt() as new_files:
-        finish(member, staged, new_files, rebase=False, new_name=new_name)
+        at_once(finish(member, staged, new_files, rebase=False, new_name=new_name))
     return staged.metadata, staged.new_files.files
 
 
@@ -275,11 +279,11 @@ class _Planner:
                 through = min(through, 0 if snapshot is None else snapshot.sequence_number)
         staged.merges_through = through
 
-    def step(self, member: Admitted | AdmittedFence) -> Callable[[], None]:
+    def step(self, member: Admitted | AdmittedFence) -> Callable[[], Pieces[None] | None]:
         """What decides on one member that is no append."""
         return partial(self.take, member) if isinstance(member, Admitted) else partial(self.fence, member)
 
-    def take(self, member: Admitted) -> None:
+    def take(self, member: Admitted) -> Pieces[None]:
         """Decide on one member. Raises what is in `LACKING`."""
         try:
             landed = self._landed(member)
@@ -294,7 +298,7 @@ class _Planner:
             if grant is None:
                 self._check_gained(member)
             with self._staged.attempt() as new_files:
-                snapshots = self._put(member, grant, new_files)
+                snapshots = yield from self._put(member, grant, new_files)
         except LACKING:
             raise
         except IcetowerError as error:
@@ -313,16 +317,18 @@ class _Planner:
         self._keys = self._keys.without(removed)
         self._accepted.append(Accepted(member, "direct" if grant is None else "rebased", snapshots))
 
-    def _put(self, member: Admitted, grant: RebaseGrant | None, new_files: NewFiles) -> tuple[int, ...]:
+    def _put(self, member: Admitted, grant: RebaseGrant | None, new_files: NewFiles) -> Pieces[tuple[int, ...]]:
         """Put one member on the staged table, within an attempt; its snapshots there."""
         staged, new_name = self._staged, self._new_name
         if member.publication is not None:
             targets = self._sources.targets
-            put = publish(member, grant, staged, new_files, targets=targets, new_name=new_name, new_id=self._new_id)
+            put = yield from publish(
+                member, grant, staged, new_files, targets=targets, new_name=new_name, new_id=self._new_id
+            )
             self._take_room(put.updates)
             return put.snapshots
         vectors = self._check(member, grant, new_files)
-        finish(member, staged, new_files, rebase=grant is not None, new_name=new_name, vectors=vectors)
+        yield from finish(member, staged, new_files, rebase=grant is not None, new_name=new_name, vectors=vectors)
         for change in member.changes:
             new_files.live.update(change.live)
         self._take_room(member.updates)

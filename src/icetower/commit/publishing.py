@@ -9,6 +9,7 @@ from typing import Any
 from icetower.admission.admitted import Admitted
 from icetower.commit.draft import finish
 from icetower.commit.needs import NeedsTargets
+from icetower.commit.pieces import Pieces
 from icetower.errors import CommitConflict
 from icetower.protocol.marks import AUTHOR, PRINCIPAL
 from icetower.protocol.updates import Updates
@@ -41,7 +42,7 @@ def publish(
     targets: Targets,
     new_name: Callable[[], str],
     new_id: Callable[[], int],
-) -> Published:
+) -> Pieces[Published]:
     """Put a publication on the staged table, within an attempt.
 
     Args:
@@ -78,7 +79,8 @@ def publish(
             moved(staged.refs, publication.stage or member.ref, ids[-1]),
         )
     )
-    finish(replace(member, changes=changes, updates=updates), staged, new_files, rebase=True, new_name=new_name)
+    member = replace(member, changes=changes, updates=updates)
+    yield from finish(member, staged, new_files, rebase=True, new_name=new_name)
     return Published(updates, ids)
 
 

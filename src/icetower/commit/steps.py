@@ -19,6 +19,7 @@ from icetower.ambient import Ambient
 from icetower.commit.limits import Limits
 from icetower.commit.live_files import LiveFiles
 from icetower.commit.needs import Encoding, Needs, encoding_of
+from icetower.commit.pieces import with_pauses
 from icetower.commit.plan import Member, Plan, Sources, plan
 from icetower.commit.queue import Committed, Cost, Waiting
 from icetower.commit.resolution import half_known
@@ -370,7 +371,7 @@ class Planner:
         encoded: dict[Encoding, Sequence[NewFile]] = {}  # of this plan alone: another one gives its files new names
         left = self._limits.read_files_max
         for _ in range(self._limits.read_rounds_max):
-            planned = plan(
+            pieces = plan(
                 version.head,
                 members,
                 cache.sources(self._manifests, live, groups, encoded),
@@ -383,6 +384,7 @@ class Planner:
                 merges=merges,
                 lately_ms=self._limits.lately_ms,
             )
+            planned = await with_pauses(pieces)
             if not planned.needs:
                 return planned
             left -= len(planned.needs)

@@ -12,10 +12,12 @@ A slot that is handed to nobody else, without `claim_within`, is its own contrac
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
 from icetower.contracts.axes import Axes
@@ -388,14 +390,31 @@ def rows(contracts: Sequence[Contract], now_ms: int) -> list[Row]:
         for seat in there:
             calendars.setdefault(seat.kind, []).append(seat)
         for kind, members in calendars.items():
-            shared = _Calendar(members, ())
+            lines = _lines(members, now_ms) if kind.handed_out else {}
             for seat in members:
                 turn = min(seat.turns, key=lambda each: each.slot(now_ms)[0])
                 starts_ms, ends_ms = turn.slot(now_ms)
                 slot = Slot(seat.term, starts_ms, ends_ms, ends_ms + turn.grace_ms)
-                line = shared.line(starts_ms, _nothing).contracts if kind.handed_out else (seat.contract,)
+                line = lines.get(starts_ms, (seat.contract,))
                 found.append(Row(str(tables), seat.contract, slot, seat.claim_within_ms, line))
     return sorted(found, key=lambda each: (each.tables, each.slot.starts_ms, each.contract))
+
+
+def _lines(members: Sequence[_Seat], now_ms: int) -> dict[int, tuple[str, ...]]:
+    """By when it begins, the line of the slot of each member that goes on or comes next, as of `_Line.of`.
+
+    From one slot to the next only those change their places whose own slot has ended meanwhile.
+    """
+    length_ms, starts = members[0].length_ms, sorted({each.next_ms(now_ms) for each in members})
+    waiting = sorted(((each.next_ms(starts[0]), each.contract, each) for each in members), key=itemgetter(0, 1))
+    found: dict[int, tuple[str, ...]] = {}
+    for starts_ms in starts:
+        over = bisect_right(waiting, starts_ms - length_ms, key=itemgetter(0))
+        again = [(each.next_ms(starts_ms), contract, each) for _, contract, each in waiting[:over]]
+        if again:
+            waiting = sorted([*waiting[over:], *again], key=itemgetter(0, 1))
+        found[starts_ms] = tuple([contract for _, contract, _ in waiting])
+    return found
 
 
 # ── What a review finds ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -62,6 +62,7 @@ class Violation:
         outside: what is touched and not owned; `layout` is the table's.
         wanted: the operations that it would have to own them for.
         slot: where they lie outside of its slot alone, the one that goes on or comes next.
+        over: some of them name a slot that has ended, so that the same is not let in at any later time.
     """
 
     rule: str
@@ -71,6 +72,7 @@ class Violation:
     layout: Layout = NO_LAYOUT
     wanted: tuple[Operation, ...] = ()
     slot: Slot | None = None
+    over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +132,12 @@ def check(
         granting = direct
     if any(rule.whole for rule in granting) or not touches:
         return Clear()
-    verdict = _partitions(contract, table, Ownership(granting, layout, now_ms), touches, wanted, layout)
+    ownership = Ownership(granting, layout, now_ms)
+    verdict = _partitions(contract, table, ownership, touches, wanted, layout)
     if isinstance(verdict, Violation) and (slot := _missed(granting, verdict.outside, layout, now_ms)) is not None:
-        return _out_of_slot(contract, table, verdict, slot, now_ms)
+        outside = (each for each in touches if ownership.of(each.spec, each.partition) is Membership.OUTSIDE)
+        over = any(is_over(contract, table, each, layout, now_ms) for each in outside)
+        return _out_of_slot(contract, table, verdict, slot, now_ms, over=over)
     return verdict
 
 
@@ -191,7 +196,9 @@ def _missed(rules: Sequence[Rule], outside: Sequence[Touch], layout: Layout, now
     return next_slot(slotted, now_ms)
 
 
-def _out_of_slot(contract: Contract, table: Identifier, verdict: Violation, slot: Slot, now_ms: int) -> Violation:
+def _out_of_slot(
+    contract: Contract, table: Identifier, verdict: Violation, slot: Slot, now_ms: int, *, over: bool
+) -> Violation:
     when = "now" if slot.starts_ms <= now_ms else "next"
     what = " and ".join(verdict.wanted) or "write"
     named = _list([name for name in verdict.partitions if name])
@@ -202,6 +209,7 @@ def _out_of_slot(contract: Contract, table: Identifier, verdict: Violation, slot
         f"{moment_text(now_ms)} UTC by the tower's clock, and its slot {when} is {slot}. Write "
         "the rows anew in that slot",
         slot=slot,
+        over=over,
     )
 
 

@@ -129,9 +129,9 @@ class Reader:
 
 
 def duration_text(seconds: float) -> str:
-    """A duration in the largest unit that it is a whole number of; `Reader.duration_s` reads it back."""
+    """A duration in the largest unit up to days that it is a whole number of; `Reader.duration_s` reads it back."""
     thousandths = round(seconds * 1000)
-    unit = next(unit for unit in ("w", "d", "h", "m", "s", "ms") if thousandths % _UNITS_MS[unit] == 0)
+    unit = next(unit for unit in ("d", "h", "m", "s", "ms") if thousandths % _UNITS_MS[unit] == 0)
     return f"{thousandths // _UNITS_MS[unit]}{unit}"
 
 

@@ -92,7 +92,7 @@ class Manifests:
             try:
                 return read_manifest_list(data, self._rows, most_new=NEW_ROWS_AT_ONCE)
             except LongFile:
-                await _Pause()
+                await Pause()
         return await self.parsing.away(lambda: read_manifest_list(data))
 
     def remember(self, path: str, listing: Listing) -> None:
@@ -164,7 +164,7 @@ def _weighed(manifest: Manifest) -> tuple[Manifest, int]:
     return manifest, memory_of_manifest(manifest)
 
 
-class _Pause:
+class Pause:
     """Whatever else waits for the event loop goes first."""
 
     def __await__(self) -> Generator[None]:

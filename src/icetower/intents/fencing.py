@@ -336,6 +336,12 @@ def named_in(member: Admitted | AdmittedAppend) -> tuple[str, str | None] | None
     return None
 
 
+def names_ended(book: Book, now_ms: int, principal: str, summaries: Iterable[JSON]) -> bool:
+    """Whether a commit names an intent that its principal does not hold any more."""
+    named = [book.find(str(summary[INTENT])) for summary in summaries if INTENT in summary]
+    return any(each is None or each.principal != principal or not each.holds(now_ms) for each in named)
+
+
 def leases_in(member: Admitted | AdmittedAppend) -> Sequence[tuple[str, str]]:
     """The intents that a commit's writer believes to hold."""
     if isinstance(member, AdmittedAppend):

@@ -7,14 +7,14 @@ are written with the log of attempts, behind the answers.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from sqlalchemy import Connection, Table, delete, func, select
 
-from icetower.ledger.attempts import Attempt, Outcome, insert_rows, take_order_lock
+from icetower.ledger.attempts import insert_rows, take_order_lock
 from icetower.ledger.schema import client_reports as reports
 from icetower.ledger.schema import events
 
@@ -23,8 +23,6 @@ REPORTS_MAX = 100_000
 EVENT_CHARACTERS_MAX = 64 * 1024
 TRIMMED_EVERY = 256
 """A log may have so many rows more than it keeps, or a hundredth of these, whichever is less."""
-
-_LANDED = frozenset({Outcome.DIRECT, Outcome.REBASED, Outcome.APPENDED, Outcome.REPLAYED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +48,9 @@ class Reported:
     """What a client says of a commit that has landed, as it counts it.
 
     Attributes:
-        snapshot_id: that it added; by it, and the principal, the report joins the log of attempts.
-        attempts: how often it sent the commit, the last time included.
+        snapshot_id: that it added.
+        attempts: how often it sent the commit, the last time included. The log of attempts has
+            those that reached the tower, so the two are never added up.
         total_ms: from its first try to its end; None: it does not say.
     """
 
@@ -133,21 +132,6 @@ def read_reports(connection: Connection, since_ms: int, limit: int) -> tuple[Rep
         Reported(row.at_ms, row.principal, row.table_name, row.snapshot_id, row.operation, row.attempts, row.total_ms)
         for row in connection.execute(query)
     )
-
-
-def client_retries(logged: Iterable[Attempt], reported: Iterable[Reported]) -> dict[tuple[str, int], int]:
-    """How often clients sent commits beyond the first time, by principal and snapshot: reports, joined to the log.
-
-    A report of a commit that the principal itself has not landed counts for nothing, whatever it says. Where there are
-    several of one commit, the highest holds: a report may be sent again.
-    """
-    landed = {(each.principal, i) for each in logged if each.outcome in _LANDED for i in each.snapshots}
-    found: dict[tuple[str, int], int] = {}
-    for each in reported:
-        name = (each.principal, each.snapshot_id)
-        if name in landed:
-            found[name] = max(found.get(name, 0), each.attempts - 1)
-    return found
 
 
 def _changed(row: Any) -> Changed:

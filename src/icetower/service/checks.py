@@ -8,6 +8,7 @@ note in shadow mode, and no place in the quota of commits a minute.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -240,7 +241,9 @@ class Checks:
                 if landed is not None:
                     return "replayed", head, (), ()
             since_s = self._ambient.monotonic_s()
-            admitted = await gate.admit(principal, request, identity, head, since_s=since_s)
+            judging = nullcontext() if self._intents is None else self._intents.judging(principal, request.updates)
+            async with judging:
+                admitted = await gate.admit(principal, request, identity, head, since_s=since_s)
             operations = tuple(sorted(admitted.operations))
             if head is None:
                 return "created", None, operations, ()

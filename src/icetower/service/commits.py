@@ -362,8 +362,11 @@ class Commits:
                 before = await self._created_before(principal, request, identity)
             if before is not None:
                 return before
-        admitted = await self._gate.admit(principal, request, identity, head, since_s=since_s)
-        if head is None or self._intents is None:
+        if self._intents is None:
+            return await self._gate.admit(principal, request, identity, head, since_s=since_s)
+        async with self._intents.judging(principal, request.updates):
+            admitted = await self._gate.admit(principal, request, identity, head, since_s=since_s)
+        if head is None:
             return admitted
         async with self._gate.holding(admitted):
             return await self._intents.admit(admitted, head.metadata)

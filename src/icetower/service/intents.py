@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -20,14 +20,25 @@ from icetower.contracts.model import REQUIRED, Operation, Rule
 from icetower.contracts.regions import Region
 from icetower.errors import BadRequest, ContractViolation, IcetowerError, TooManyRequests
 from icetower.intents.book import Book, fenced, held_text, refused_for
-from icetower.intents.fencing import Fencing, check_intended, fence_of, finer, hinders, is_blind, not_taken, touched
+from icetower.intents.fencing import (
+    Fencing,
+    check_intended,
+    fence_of,
+    finer,
+    hinders,
+    is_blind,
+    names_ended,
+    not_taken,
+    touched,
+)
 from icetower.intents.model import Claim, End, Intent, State, Wanted
 from icetower.intents.regions import EVERYTHING, Boxes, boxes_of_filter, boxes_of_regions, boxes_of_rules, inside
 from icetower.intents.store import Store
 from icetower.ledger.shadow import Shadowed
 from icetower.observe.held_rows import HeldRows
-from icetower.protocol.marks import INTENTS
+from icetower.protocol.marks import INTENT, INTENTS
 from icetower.protocol.names import Identifier
+from icetower.protocol.updates import Updates
 from icetower.registry.principals import Principal
 from icetower.service.attempts import partitions_of
 
@@ -307,6 +318,21 @@ class Intents:
     async def admit(self, member: M, metadata: Any) -> M:
         """As `Fencing.admit`."""
         return await self._fencing.admit(member, metadata)
+
+    @asynccontextmanager
+    async def judging(self, principal: Principal, updates: Updates) -> AsyncGenerator[None]:
+        """Within, a commit is held against its contract. Waiting for a slot is no way out for one that names an intent
+        which has ended: it is refused in the next slot, too.
+        """
+        try:
+            yield
+        except ContractViolation as refused:
+            summaries = [each.summary for each in updates.snapshots]
+            if refused.rule == "contract.slot" and any(INTENT in each for each in summaries):
+                with suppress(IcetowerError):  # the control database cannot be asked
+                    if await self._store.ask(lambda book, now_ms: names_ended(book, now_ms, principal.name, summaries)):
+                        refused.next_step = "fix_request"
+            raise
 
     async def would(
         self,

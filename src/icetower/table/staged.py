@@ -5,7 +5,7 @@ What is asked and done here costs the same however long the table's history is (
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -230,14 +230,28 @@ class StagedTable:
             self._growing.apply(updates)
 
     @contextmanager
-    def trying(self, updates: Sequence[JSON]) -> Generator[None]:
-        """The table as it is with the first updates of a commit, for as long as it takes to look at it."""
-        before = None if self._growing is None else self._growing.savepoint()
-        if updates:
-            self.apply(updates)
-        yield
-        if updates and self._growing is not None and before is not None:
-            self._growing.roll_back(before)
+    def trying(self) -> Generator[Callable[[Sequence[JSON]], None]]:
+        """To look at the table as it is with the first updates of a commit, and then with more of them.
+
+        What it gives takes the updates from the first on; in the end none is applied.
+        """
+        growing, done = self._growing, 0
+        before = None if growing is None else growing.savepoint()
+
+        def look(updates: Sequence[JSON]) -> None:
+            nonlocal done
+            more = updates[done:]
+            # Snapshots go on top of what is there. Others may mean what came before them in the same commit.
+            if growing is not None and before is not None and any(each["action"] != "add-snapshot" for each in more):
+                growing.roll_back(before)
+                more = updates
+            if more:
+                self.apply(more if growing is not None else updates)
+            done = len(updates)
+
+        yield look
+        if growing is not None and before is not None:
+            growing.roll_back(before)
 
 
 class _Layers(Mapping[str, T]):
