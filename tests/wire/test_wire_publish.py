@@ -292,7 +292,7 @@ def test_checks_pass_for_the_very_snapshot_that_is_published(tower: TowerProcess
 
 @pytest.mark.parametrize("rebased", [False, True])
 @pytest.mark.parametrize("fast", [False, True])
-def test_whoever_publishes_past_the_checks_of_the_authors_hears_of_it(
+def test_whoever_publishes_past_the_checks_of_the_authors_says_so(
     tower: TowerProcess, table: Table, namespace: str, rebased: bool, fast: bool
 ) -> None:
     name = name_of(table)
@@ -311,7 +311,11 @@ def test_whoever_publishes_past_the_checks_of_the_authors_hears_of_it(
         with Tower(tower.uri, writer) as job:
             at = table.refresh().metadata.refs["dev"].snapshot_id
             job.report_check(name, at, "counts", passed=False)
+    before = table.refresh().metadata.refs["main"].snapshot_id
     said = icetower(tower, "publish", name, "dev", "--json")
+    assert (said.returncode, "publish.unchecked" in said.stderr + said.stdout) == (1, True)
+    assert table.refresh().metadata.refs["main"].snapshot_id == before
+    said = icetower(tower, "publish", name, "dev", "--unchecked", "--json")
     assert (said.returncode, json.loads(said.stdout)["unchecked"]) == (0, ["counts"])
     assert "published without the checks" in said.stderr
     assert [

@@ -181,9 +181,15 @@ class Tower:
         isolation: str | None = None,
         read: Mapping[str, Any] | None = None,
         blind: bool = False,
+        unchecked: bool = False,
     ) -> PublishedBranch:
-        """Publish a branch, once. Arguments as of `Agent.publish`."""
-        wanted = body(branch, to, keep, key, isolation, read, blind)
+        """Publish a branch, once. Arguments as of `Agent.publish`.
+
+        Args:
+            unchecked: though checks that the contracts of the branch's authors name have not passed; where the contract
+                of who publishes names checks, these must pass all the same.
+        """
+        wanted = body(branch, to, keep, key, isolation, read, blind) | ({"unchecked": True} if unchecked else {})
         answer = self._http.ask("POST", landings.route(table, "publish"), json=wanted, timeout=ANSWER_WITHIN_S)
         return PublishedBranch.of(answer)
 

@@ -36,6 +36,9 @@ def publish(
     blind: Annotated[
         bool, typer.Option("--blind", help="Snapshots that only add rows depend on nothing that was read.")
     ] = False,
+    unchecked: Annotated[
+        bool, typer.Option("--unchecked", help="Though checks that its authors' contracts name have not passed.")
+    ] = False,
     uri: Uri = DEFAULT_URI,
     as_json: Json = False,
 ) -> None:
@@ -43,7 +46,8 @@ def publish(
 
     Where nothing came to the other branch since the two parted, it is set forward. Else the branch's snapshots are
     checked against what came, and come with new ids. The exit status is 3 if checks have to pass first, and 1 if the
-    branch conflicts; nothing was published then.
+    branch conflicts, or if you are held to no checks and those of the branch's authors have not passed; nothing was
+    published then.
 
     \b
     Example:
@@ -54,7 +58,15 @@ def publish(
     with connect(uri) as tower:
         try:
             done = tower.publish(
-                table, branch, key=key, to=to, keep=keep, isolation=isolation, read=_filter(read), blind=blind
+                table,
+                branch,
+                key=key,
+                to=to,
+                keep=keep,
+                isolation=isolation,
+                read=_filter(read),
+                blind=blind,
+                unchecked=unchecked,
             )
         except PublishConflict as error:
             for each in error.conflicts:

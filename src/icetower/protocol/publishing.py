@@ -32,6 +32,7 @@ class PublishRequest:
         squash: as one snapshot, unless the branch can be set forward.
         filter, isolation, blind: what is said of the branch's snapshots that do not say it themselves.
         intent, fence: the intent under which it is published, and the number that came with its grant.
+        unchecked: though checks that the contracts of the branch's authors name have not passed.
     """
 
     branch: str
@@ -43,6 +44,7 @@ class PublishRequest:
     blind: bool
     intent: str | None = None
     fence: int | None = None
+    unchecked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class _Publish(Wire):
     blind: bool = False
     intent: str | None = Field(default=None, min_length=1, max_length=NAME_CHARACTERS_MAX)
     fence: int | None = Field(default=None, ge=0, lt=2**63)
+    unchecked: bool = False
 
 
 class _Verdict(Wire):
@@ -89,8 +92,18 @@ def parse_publish(data: bytes) -> PublishRequest:
     scope = None if reads is None or reads.filter is None else json.dumps(reads.filter)
     isolation = None if reads is None else reads.isolation_level
     squash = wanted.keep == "squash"
-    under = wanted.intent, wanted.fence
-    return PublishRequest(wanted.branch, wanted.to, squash, wanted.key, scope, isolation, wanted.blind, *under)
+    return PublishRequest(
+        wanted.branch,
+        wanted.to,
+        squash,
+        wanted.key,
+        scope,
+        isolation,
+        wanted.blind,
+        wanted.intent,
+        wanted.fence,
+        wanted.unchecked,
+    )
 
 
 def parse_verdict(data: bytes) -> VerdictReport:

@@ -129,7 +129,7 @@ class Publishing:
 
         Raises:
             PublishConflict: some of its snapshots conflict with what came to the other branch.
-            CommitConflict: ``publish.check-failed``; or as for any commit.
+            CommitConflict: ``publish.check-failed`` or ``publish.unchecked``; or as for any commit.
             IcetowerError: whatever else refuses it; every attempt is logged.
         """
         if principal.ended:
@@ -183,22 +183,43 @@ class Publishing:
         branches = attempt.principal.contract.branches
         if branches is not None and branches.checks:
             return await self._checked(attempt, table, wanted, identity, head, comparison, branches)
-        done = await self._put(attempt, table, wanted, identity, head, comparison)
+        asked = {} if self._authors is None else await self._authors.checks(comparison.lacking)
+        if not wanted.unchecked:
+            self._require_checked(wanted, await self._unchecked(asked, head, comparison, comparison.forward))
+        held = bool(asked) and not wanted.unchecked
+        done = await self._put(attempt, table, wanted, identity, head, comparison, forward_only=held)
         published = _published(done, comparison)
         if published.outcome in ("forwarded", "rebased"):
-            published = replace(published, unchecked=await self._unchecked(published, head, comparison))
+            forward = published.outcome == "forwarded"
+            with suppress(IcetowerError):  # it has landed
+                published = replace(published, unchecked=await self._unchecked(asked, head, comparison, forward))
         return published, done
 
-    async def _unchecked(self, published: Published, head: HeadState, comparison: Comparison) -> tuple[str, ...]:
-        """The checks of the branch's authors that have not passed for what was published."""
+    async def _unchecked(
+        self, asked: Mapping[str, Branches], head: HeadState, comparison: Comparison, forward: bool
+    ) -> tuple[str, ...]:
+        """The checks of the branch's authors that have not passed for what is published.
+
+        Args:
+            asked: what their contracts say of branches, by author.
+            forward: its snapshots keep their ids; else nobody has seen them before.
+        """
         found: dict[str, None] = {}
-        asked = {} if self._authors is None else await self._authors.checks(comparison.lacking)
         for author, branches in asked.items():
-            checked = comparison.head if published.outcome == "forwarded" else None  # else nobody has seen it before
-            with suppress(IcetowerError):
-                verdicts = await self.verdicts_on(head, checked, branches, author)
-                found |= {name: None for name, each in verdicts.items() if each is None or not each.passed}
+            verdicts = await self.verdicts_on(head, comparison.head if forward else None, branches, author)
+            found |= {name: None for name, each in verdicts.items() if each is None or not each.passed}
         return tuple(found)
+
+    @staticmethod
+    def _require_checked(wanted: PublishRequest, unchecked: Sequence[str]) -> None:
+        if unchecked:
+            raise CommitConflict(
+                f"the contracts of the authors of branch {wanted.branch} name checks that have not passed for what "
+                f"would come to {wanted.to}: {', '.join(unchecked)}. Let one of its authors publish it, which says what "
+                "is to be checked; or publish it past its checks with `unchecked` (icetower publish --unchecked)",
+                rule="publish.unchecked",
+                next_step="fix_request",
+            )
 
     async def _checked(
         self,
