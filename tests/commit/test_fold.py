@@ -14,7 +14,7 @@ import pytest
 from icetower.admission.admitted import AdmittedAppend
 from icetower.admission.identity import Identity
 from icetower.commit import appends as appends_module
-from icetower.commit.appends import Folded, fold, once_each, why_not
+from icetower.commit.appends import AUTHORS_MAX, Folded, fold, once_each, why_not
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.change import Touched
 from icetower.iceberg.listing import Listing
@@ -169,6 +169,7 @@ def test_k1_the_group_file_says_whose_each_file_is_under_which_key() -> None:
     done, _ = folded(table(), group)
     path = done.snapshot["summary"]["icetower.group-file"]
     assert done.snapshot["summary"]["icetower.group-size"] == "3"
+    assert done.snapshot["summary"]["icetower.author"] == "ann,bob,cid"
     told = read_group(done.files[path])
     assert (told.table_uuid, told.ref, told.snapshot_id) == ("u-1", "main", 77)
     data = "file:///w/t/data/"
@@ -181,6 +182,12 @@ def test_k1_the_group_file_says_whose_each_file_is_under_which_key() -> None:
         KeyRecord("ann", "main", "k1", None, (77,)),
         KeyRecord("bob", "main", None, ("ingest", 7), (77,)),
     )
+
+
+def test_of_very_many_principals_the_summary_names_none() -> None:
+    """A few names would say that the others have no part in it."""
+    done, _ = folded(table(), [append(f"p{at}", file(f"f{at}")) for at in range(AUTHORS_MAX + 1)])
+    assert "icetower.author" not in done.snapshot["summary"]
 
 
 def test_what_was_there_is_carried_in_its_order_and_not_touched() -> None:

@@ -311,6 +311,8 @@ def test_whoever_publishes_past_the_checks_of_the_authors_says_so(
         with Tower(tower.uri, writer) as job:
             at = table.refresh().metadata.refs["dev"].snapshot_id
             job.report_check(name, at, "counts", passed=False)
+    [branch] = json.loads(icetower(tower, "branches", name, "--json").stdout)
+    assert (branch["name"], branch["principal"]) == ("dev", f"{namespace}_w")
     before = table.refresh().metadata.refs["main"].snapshot_id
     said = icetower(tower, "publish", name, "dev", "--json")
     assert (said.returncode, "publish.unchecked" in said.stderr + said.stdout) == (1, True)

@@ -26,7 +26,7 @@ from icetower.iceberg.manifests import ADDED, DATA, Entry, ManifestFile
 from icetower.iceberg.metadata import Metadata
 from icetower.iceberg.partitions import spec_of
 from icetower.iceberg.schemas import read_as, schema_of
-from icetower.protocol.marks import GROUP_FILE, GROUP_SIZE, REF
+from icetower.protocol.marks import AUTHOR, GROUP_FILE, GROUP_SIZE, REF
 from icetower.protocol.names import Identifier
 from icetower.protocol.snapshots import Snapshot
 from icetower.rows.encoding import NewFile
@@ -34,6 +34,9 @@ from icetower.table.groups import Group, GroupedAppend, Span, group_file_name, k
 from icetower.table.keys import KeyRecord
 
 JSON = dict[str, Any]
+
+AUTHORS_MAX = 16
+"""So many principals a group's summary names; its group file names all."""
 
 ENTRIES_PER_MANIFEST_MAX = 10_000
 """A group with more files of one spec gets several manifests: about where Iceberg's own writers begin a new one."""
@@ -127,6 +130,7 @@ def fold(
             **_totals(added, parent),
             GROUP_FILE: group_path,
             GROUP_SIZE: str(len(appends)),
+            **_authors(appends),
             REF: appends[0].ref,
         },
         "schema-id": metadata["current-schema-id"],
@@ -134,6 +138,12 @@ def fold(
     }
     updates = ({"action": "add-snapshot", "snapshot": snapshot}, _moved(metadata, appends[0].ref, snapshot_id))
     return Folded(snapshot, updates, files, {list_path: new_listing}, key_records(group), live)
+
+
+def _authors(appends: Sequence[AdmittedAppend]) -> Mapping[str, str]:
+    """All whose appends these are, for those who cannot read the group file; of very many, nobody."""
+    names = sorted({append.principal for append in appends})
+    return {AUTHOR: ",".join(names)} if len(names) <= AUTHORS_MAX else {}
 
 
 def why_not(append: AdmittedAppend, metadata: Metadata) -> CommitConflict | None:

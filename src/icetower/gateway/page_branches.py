@@ -12,9 +12,8 @@ from icetower.gateway.page_http import Visit
 from icetower.gateway.page_reading import SLOW_KEPT_S, Reading
 from icetower.iceberg.metadata import MAIN
 from icetower.ledger.verdicts import CheckVerdict
-from icetower.protocol.marks import PRINCIPAL
 from icetower.protocol.names import Identifier
-from icetower.publish.stale import BranchState, branches_in
+from icetower.publish.stale import BranchState, branches_in, writer_of
 from icetower.registry.versions import parsed
 from icetower.service.publishing import Publishing, stage_of, to_check
 from icetower.table.head import HeadState
@@ -104,4 +103,4 @@ class BranchReading:
 
 def _writer(head: HeadState, ref: Mapping[str, object]) -> str | None:
     snapshot = head.snapshot(ref["snapshot-id"])  # pyright: ignore[reportArgumentType]
-    return None if snapshot is None else snapshot.summary.get(PRINCIPAL)
+    return None if snapshot is None else writer_of(snapshot)

@@ -93,7 +93,8 @@ PUBLISHED_OF = "icetower.published-of"
 """The snapshots whose content this one has, as they were first committed: ids, separated by commas."""
 
 AUTHOR = "icetower.author"
-"""Who made the published snapshot, where another principal published it: names, with commas between them."""
+"""Who made the snapshot, names with commas between them: all whose appends a group has, unless they are very many; or who
+made what another principal published."""
 
 OF_CLIENTS = frozenset(
     {

@@ -77,7 +77,7 @@ def _copy(
             next_step="fix_request",
         )
     summary: JSON = {
-        **source.summary,
+        **{name: said for name, said in source.summary.items() if name != AUTHOR},
         SOURCE_SNAPSHOT: str(source.id),
         PUBLISHED_BRANCH: publication.branch,
         PUBLISHED_OF: ",".join(map(str, origins)),

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from icetower.contracts.model import Contract
 from icetower.errors import CommitConflict
 from icetower.iceberg.metadata import MAIN
-from icetower.protocol.marks import PRINCIPAL
+from icetower.protocol.marks import AUTHOR, PRINCIPAL
+from icetower.protocol.snapshots import Snapshot
 from icetower.publish.comparison import compare
 from icetower.table.head import HeadState
 
@@ -46,7 +47,7 @@ def branches_in(head: HeadState, contracts: Mapping[str, Contract], now_ms: int)
         snapshot = head.snapshot(ref["snapshot-id"])
         if name == MAIN or ref.get("type") != "branch" or snapshot is None:
             continue
-        principal = snapshot.summary.get(PRINCIPAL)
+        principal = writer_of(snapshot)
         contract = None if principal is None else contracts.get(principal)
         branches = None if contract is None else contract.branches
         retain_s = None if branches is None else branches.retain_s
@@ -61,6 +62,12 @@ def branches_in(head: HeadState, contracts: Mapping[str, Contract], now_ms: int)
             _lacking(head, snapshot.id),
             stale,
         )
+
+
+def writer_of(snapshot: Snapshot) -> str | None:
+    """The principal that committed a snapshot, or whose appends it has; None where nobody or several are known."""
+    authors = str(snapshot.summary.get(AUTHOR, "")).split(",")
+    return snapshot.summary.get(PRINCIPAL) or (authors[0] if len(authors) == 1 else None) or None
 
 
 def _lacking(head: HeadState, at: int) -> int | None:
