@@ -93,8 +93,8 @@ PUBLISHED_OF = "icetower.published-of"
 """The snapshots whose content this one has, as they were first committed: ids, separated by commas."""
 
 AUTHOR = "icetower.author"
-"""Who made the snapshot, names with commas between them: all whose appends a group has, unless they are very many; or who
-made what another principal published."""
+"""Who made the snapshot: names, with commas between them. Of a group all whose appends it has, unless they are many; of
+what another principal published, who made that."""
 
 OF_CLIENTS = frozenset(
     {

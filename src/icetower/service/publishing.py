@@ -215,8 +215,8 @@ class Publishing:
         if unchecked:
             raise CommitConflict(
                 f"the contracts of the authors of branch {wanted.branch} name checks that have not passed for what "
-                f"would come to {wanted.to}: {', '.join(unchecked)}. Let one of its authors publish it, which says what "
-                "is to be checked; or publish it past its checks with `unchecked` (icetower publish --unchecked)",
+                f"would come to {wanted.to}: {', '.join(unchecked)}. Let one of its authors publish it, which says "
+                "what is to be checked; or publish it past its checks with `unchecked` (icetower publish --unchecked)",
                 rule="publish.unchecked",
                 next_step="fix_request",
             )
