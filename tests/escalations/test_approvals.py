@@ -137,16 +137,27 @@ def test_a_denial_is_said_to_who_tries_again(run: Callable[..., None]) -> None:
     run(act)
 
 
-def test_a_larger_one_is_what_the_person_reads(run: Callable[..., None]) -> None:
+def test_what_a_person_has_read_is_what_they_grant(run: Callable[..., None]) -> None:
     async def act(here: Desk, there: Desk, clock: Clock) -> None:
         await here.take()
+        read = await here.requests()
         larger = replace(EXCESS, rows_added=50_000)
-        assert "waits for its answer" in await there.take("k-2", larger)
-        assert "waits for its answer" in await here.take("k-3")
-        (ticket,) = await here.requests()
-        assert ticket.details["guard"]["rows_added"] == 50_000
+        for desk, dry in ((there, False), (here, True)):
+            said = await desk.take("k-2", larger, dry=dry)
+            assert f"request {read[0].id} waits for its answer, is about an overwrite that adds 10,000 rows" in said
+            assert "opens a request of its own when it is sent again" in said
+        about = "is about an overwrite"
+        assert about not in await here.take("k-3", replace(EXCESS, rows_added=11_000)), "a tenth more is covered"
+        assert await here.requests() == read
         await here.answer()
-        assert await here.take("k-4", larger) == "approved"
+        clock.ms += 1
+        assert "is open for it" in await here.take("k-4", larger)
+        (own,) = await here.requests()
+        assert own.details["guard"]["rows_added"] == 50_000
+        assert await here.take("k-6") == "approved", "what was granted holds beside the request that is open"
+        assert "waits for its answer" in await here.take("k-7")
+        await here.answer()
+        assert await there.take("k-5", larger) == "approved"
 
     run(act)
 

@@ -13,6 +13,10 @@ from pathlib import Path
 import pytest
 
 from icetower import rules
+from icetower.admission.guards import Excess
+from icetower.cli.escalations import answered
+from icetower.escalations.approvals import Meant
+from icetower.escalations.tickets import Decision, Kind, Ticket
 from icetower.gateway.event_streams import message
 from icetower.gateway.page_branches import OpenBranch, OpenBranches
 from icetower.gateway.page_http import SECURITY
@@ -28,6 +32,7 @@ from icetower.page.lanes import lanes_of
 from icetower.page.leases import LeaseSeen, leases_of
 from icetower.page.refusals import Health, Tally, by_rule
 from icetower.page.rendering import Renderer, prose, url
+from icetower.protocol.names import Identifier
 from icetower.publish.stale import BranchState
 from icetower.registry.principals import administrator
 from icetower.registry.registry import PrincipalRecord
@@ -117,6 +122,10 @@ def rendered(text: str) -> dict[str, str]:
                 "partitions": [text],
             }],
         ),
+        "ticket": renderer.render(
+            "ticket.html", **shared, ticket=request_about_rows(text), decision=Decision.GRANTED, attempts=[(1, one)],
+            failed=None,
+        ),
         "choosing": renderer.render("choosing.html", **shared, questions=QUESTIONS),
         "agents": renderer.render(
             "agents.html", **shared, rows=[(PrincipalRecord(text, text, 1, None), Health(text, Tally(), 1), True)],
@@ -133,6 +142,12 @@ def branches_with(text: str) -> OpenBranches:
     verdict = CheckVerdict(text, passed=False, details=text, principal=text, at_ms=1)
     state = BranchState(text, 1, 1_000, text, text, 1.0, 2, stale=True)
     return OpenBranches((OpenBranch(state, {text: verdict, "other": None}),), 1)
+
+
+def request_about_rows(text: str) -> Ticket:
+    """A request about an overwrite that a guard has refused."""
+    details = Meant(Identifier((text,), text), Excess(5_000, 10, 3, text)).details
+    return Ticket(text, Kind.REQUEST, text, text, text, text, text, details, 1_000)
 
 
 def lease_of(text: str) -> Intent:
@@ -153,6 +168,15 @@ def test_texts_of_others_are_shown_and_do_nothing(payload: str) -> None:
                 target = attributes.get(attribute)
                 assert target is None or target.startswith(("/ui/", "?")) or target in ("/", "#main"), (name, target)
         assert not ACTING.search(html), name
+
+
+def test_who_grants_an_overwrite_reads_how_much_is_granted() -> None:
+    text = Read(rendered("t")["ticket"]).text
+    assert "t may send an overwrite of t (branch t) that adds 5,000 rows, or up to a tenth more, once" in text
+    request = {**request_about_rows("t").to_json(), "state": "granted"}
+    assert answered(request) == (
+        "request t is granted: t, an overwrite of t, branch t, that adds 5,000 rows and removes 10"
+    )
 
 
 def test_a_text_is_shown_as_it_is() -> None:

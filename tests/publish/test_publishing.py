@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from icetower.protocol.marks import AUTHOR, BASE, KEY, PRINCIPAL, PUBLISHED_BRAN
 from icetower.protocol.snapshots import Snapshot
 from icetower.publish.comparison import branches_of
 from icetower.publish.preparing import Reads
+from icetower.service.publishing import require_own_stage
 from icetower.table.head import HeadState
 from icetower_client_model.operations import Kind, Operation
 from tests.commit.engine_world import TABLE, World, outcomes, run
@@ -372,6 +374,59 @@ def test_staged_copies_go_on_a_branch_of_their_own_and_are_set_forward_to() -> N
         done = await publish(world, "agent.publish", key="k", forward_only=True)
         assert (done.outcome, done.snapshots) == ("direct", staged.snapshots)
         assert not branches_of(await world.head(), TABLE, "agent", "main").lacking
+
+    run(story())
+
+
+def test_a_stage_is_the_towers_own() -> None:
+    async def story() -> None:
+        world, main, agent = await world_with()
+        old = (await world.head()).ref("main")
+        await add(agent, data("c1"))
+        other = await add(main, data("m1"))
+
+        async def require(**found: int | str | None) -> None:
+            head = await world.head()
+            if found:
+                named = {**head.metadata["refs"], "agent.publish": {"type": "branch", **found}}
+                head = HeadState(head.location, {**head.metadata, "refs": named})
+            require_own_stage(head, "agent.publish", "agent", branches_of(head, TABLE, "agent", "main"))
+
+        async def refused(**found: int | str | None) -> None:
+            with pytest.raises(CommitConflict) as stage:
+                await require(**found)
+            assert stage.value.rule == "publish.stage"
+
+        await require()  # there is none
+        for at in (old, other):  # a branch without commits of its own
+            await refused(**{"snapshot-id": at})
+        await refused(**{"snapshot-id": (await world.head()).ref("agent")})
+        staged = (await publish(world, stage="agent.publish")).snapshots[-1]
+        await require()
+        await refused(**{"snapshot-id": staged, "type": "tag"})
+        await publish(world, "agent.publish", key="k", forward_only=True)
+        await add(main, data("m2"))
+        await add(agent, data("c2"))
+        await require()  # it stands where it was published, behind main
+        await add(BranchClient(world, "bob", branch="agent.publish"), data("x1"))
+        await refused()
+
+    run(story())
+
+
+def test_what_came_under_the_ids_that_were_judged_is_not_published() -> None:
+    async def story() -> None:
+        world, _, agent = await world_with()
+        await add(agent, data("c1"))
+        member, _ = await publication(world)
+        (change,) = member.changes
+        for name, value in (("manifest-list", "file:///w/other.avro"), ("sequence-number", 1), ("timestamp-ms", 7)):
+            judged = replace(change, snapshot=Snapshot({**change.snapshot, name: value}))  # since removed
+            with pytest.raises(CommitConflict) as refused:
+                await world.engine.submit(replace(member, changes=(judged,)))
+            assert (refused.value.rule, refused.value.next_step) == ("publish.moved", "retry")
+        assert await names(world) == ["a1", "b1"]
+        assert (await world.engine.submit(member)).outcome == "direct"
 
     run(story())
 

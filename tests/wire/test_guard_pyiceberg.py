@@ -65,6 +65,23 @@ def test_an_overwrite_that_adds_many_times_what_it_removes_waits_for_a_person(ag
     bound.refused("guard.rows", lambda: bound.table().overwrite(pa.concat_tables([doubles] * 5)), "is open for it")
 
 
+def test_a_larger_overwrite_is_not_granted_with_the_one_that_was_read(agent: Make, table: Table) -> None:
+    bound = agent()
+
+    def overwrite(count: int) -> None:
+        bound.table().overwrite(many(count), overwrite_filter="region == 'north'")
+
+    bound.refused("guard.rows", lambda: overwrite(40))
+    (read,) = requests(bound)
+    bound.refused("guard.rows", lambda: overwrite(5_000), "is about an overwrite that adds 40 rows")
+    assert requests(bound) == [read]
+    bound.tower.admin.close_request(str(read["id"]), "granted", "40 are fine")
+    bound.refused("guard.rows", lambda: overwrite(5_000), "is open for it")
+    assert ids(table) == [*range(10)]
+    overwrite(40)
+    assert len(ids(table)) == 40
+
+
 def test_a_conflict_does_not_use_up_the_approval(agent: Make, table: Table) -> None:
     bound = agent()
 

@@ -416,5 +416,6 @@ def test_the_command_line_lists_shows_and_closes(world: World) -> None:
     assert "Pricing Team" in made
     assert "region=[bold]" in type_it("requests", "list", token=secret)
     assert "--granted or --denied" in type_it("requests", "close", request, "--note", "no", status=2)
-    assert f"request {request} is denied" in type_it("requests", "close", request[:6], "--denied", "--note", "no")
+    denied = type_it("requests", "close", request[:6], "--denied", "--note", "no")
+    assert f"request {request} is denied: wild, append on region=[bold] of shop.prices" in denied
     assert "denied" in type_it("requests", "show", request, token=secret)

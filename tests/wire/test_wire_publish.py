@@ -290,6 +290,56 @@ def test_checks_pass_for_the_very_snapshot_that_is_published(tower: TowerProcess
     assert ids(table) == [1, 2, 9, 10, 11]
 
 
+def test_a_verdict_counts_for_no_other_snapshot_under_the_same_id(
+    tower: TowerProcess, table: Table, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, own = name_of(table), 4_444_444_444_444_444_444
+    monkeypatch.setattr("pyiceberg.table.metadata.TableMetadataCommonFields.new_snapshot_id", lambda _: own)
+    ci = tower.principal(f"{namespace}_ci", f"owner: a@example.com\ntables: []\nreads: ['{namespace}.*']")
+    checks = f"branches: {{checks: [counts], checked_by: [{namespace}_ci]}}\n"
+    contract = f"owner: a@example.com\ntables: [{{table: {namespace}.t, operations: [overwrite], partitions: all}}]\n"
+    writer = tower.principal(f"{namespace}_writer", contract + checks)
+    with Agent(tower.uri, token=tower.secret) as admin:
+        admin.append(name, [{"id": 1, "region": "eu"}])
+
+    def branch(*given: int) -> str:
+        head = table.refresh().metadata.refs["main"].snapshot_id
+        table.manage_snapshots().create_branch(head, "dev").commit()
+        table.refresh().append(rows(*given), branch="dev")
+        found = table.refresh().snapshot_by_id(own)
+        assert found is not None
+        return found.manifest_list
+
+    with Tower(tower.uri, writer) as agent, Tower(tower.uri, ci) as job:
+        read = branch(2)
+        job.report_check(name, own, "counts", passed=True, manifest_list=read)
+        table.manage_snapshots().remove_branch("dev").commit()
+        table.maintenance.expire_snapshots().by_id(own).commit()
+        other = branch(666)
+        waiting = agent.publish(name, "dev", key=new_key(), blind=True)
+        assert (waiting.outcome, waiting.waits_on) == ("waiting", ("dev", own))
+        assert ids(table) == [1]
+        with pytest.raises(CommitConflict) as late:  # it has read the one that was removed
+            job.report_check(name, own, "counts", passed=True, manifest_list=read)
+        assert (late.value.rule, late.value.snapshot) == ("publish.verdict", own)
+        job.report_check(name, own, "counts", passed=True, manifest_list=other)
+        assert agent.publish(name, "dev", key=new_key(), blind=True).outcome == "forwarded"
+
+
+def test_a_branch_that_is_named_like_a_stage_is_not_moved(tower: TowerProcess, table: Table, namespace: str) -> None:
+    name = name_of(table)
+    writer = tower.principal(f"{namespace}_w", CONTRACT.format(namespace) + "branches: {checks: [counts]}\n")
+    old = append(table, 1)
+    for branch in ("dev", "dev.publish"):
+        table.refresh().manage_snapshots().create_branch(old, branch).commit()
+    append(table, 2, branch="dev")
+    append(table, 9)
+    with Tower(tower.uri, writer) as agent, pytest.raises(CommitConflict) as refused:
+        agent.publish(name, "dev", key=new_key())
+    assert (refused.value.rule, refused.value.snapshot) == ("publish.stage", old)
+    assert table.refresh().metadata.refs["dev.publish"].snapshot_id == old
+
+
 @pytest.mark.parametrize("rebased", [False, True])
 @pytest.mark.parametrize("fast", [False, True])
 def test_whoever_publishes_past_the_checks_of_the_authors_says_so(

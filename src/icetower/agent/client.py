@@ -193,9 +193,24 @@ class Tower:
         answer = self._http.ask("POST", landings.route(table, "publish"), json=wanted, timeout=ANSWER_WITHIN_S)
         return PublishedBranch.of(answer)
 
-    def report_check(self, table: str, snapshot_id: int, check: str, *, passed: bool, details: str = "") -> None:
-        """Report that a check has passed, or failed, for a snapshot that waits to be published."""
+    def report_check(
+        self,
+        table: str,
+        snapshot_id: int,
+        check: str,
+        *,
+        passed: bool,
+        details: str = "",
+        manifest_list: str | None = None,
+    ) -> None:
+        """Report that a check has passed, or failed, for a snapshot that waits to be published.
+
+        Args:
+            manifest_list: of the snapshot that the check has read: the report is refused if the table has another
+                snapshot under this id by now.
+        """
         said = {"snapshot-id": snapshot_id, "check": check, "passed": passed, "details": details}
+        said |= {} if manifest_list is None else {"manifest-list": manifest_list}
         self._http.ask("POST", landings.route(table, "verdicts"), json=said)
 
     def load(self, table: str) -> dict[str, Any]:

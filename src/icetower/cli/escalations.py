@@ -162,7 +162,19 @@ def close_request(
         raise UsageError("write --granted or --denied, one of them")
     with connect(uri) as tower:
         done = tower.close_request(_full_id(id_, tower.requests), "granted" if granted else "denied", note)
-    say(json.dumps(done) if as_json else f"request {done['id']} is {done['state']}")
+    say(json.dumps(done) if as_json else answered(done))
+
+
+def answered(request: dict[str, Any]) -> str:
+    """What was granted or denied, as the person is to know it."""
+    guard, table = request.get("guard"), request["table"]
+    if guard is None:
+        partitions = "; ".join(map(str, request["partitions"])) or "all partitions"
+        about = f"{', '.join(request['operations'])} on {partitions} of {table}"
+    else:
+        rows = f"adds {guard['rows_added']:,} rows and removes {guard['rows_removed']:,}"
+        about = f"an overwrite of {table}, branch {guard['ref']}, that {rows}"
+    return f"request {request['id']} is {request['state']}: {escaped(request['principal'])}, {escaped(about)}"
 
 
 def _full_id(id_: str, listing: Callable[..., list[dict[str, Any]]]) -> str:

@@ -95,6 +95,9 @@ def report_check(
     check: Annotated[str, typer.Argument(help="The check, as the contract names it.")],
     passed: Annotated[bool, typer.Option("--passed/--failed", help="What it has found.")],
     details: Annotated[str, typer.Option(help="For people.")] = "",
+    manifest_list: Annotated[
+        str | None, typer.Option(help="Of the snapshot that was read: refused if the table has another under its id.")
+    ] = None,
     uri: Uri = DEFAULT_URI,
     as_json: Json = False,
 ) -> None:
@@ -105,7 +108,7 @@ def report_check(
       icetower report-check shop.sales 3814472253249775124 row-counts --passed --details "1000 rows"
     """
     with connect(uri) as tower:
-        tower.report_check(table, snapshot, check, passed=passed, details=details)
+        tower.report_check(table, snapshot, check, passed=passed, details=details, manifest_list=manifest_list)
     if as_json:
         say(json.dumps({"table": table, "snapshot": snapshot, "check": check, "passed": passed}))
     else:

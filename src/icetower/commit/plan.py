@@ -9,9 +9,10 @@ The members are taken in queue order, each planned on the table as its predecess
    written meanwhile conflicts with it (`rebase`).
 4. Anything else is *refused*. What is merely stale is 409: the client validates and tries again, as everywhere.
 
-Appends of the fast path come last, all of a branch in one snapshot (`appends`). A snapshot keeps its id through all of
-this, since clients look for it (trap A1), and the manifests that its client wrote are named by path wherever possible
-(trap A2). The files are written by the engine; here they are only bytes.
+Appends of the fast path come last, all of a branch in one snapshot (`appends`); only what changes nothing but the schema
+comes after them. A snapshot keeps its id through all of this, since clients look for it (trap A1), and the manifests
+that its client wrote are named by path wherever possible (trap A2). The files are written by the engine; here they are
+only bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 from icetower.admission.admitted import Admitted, AdmittedAppend, AdmittedFence
 from icetower.admission.properties import positive
 from icetower.commit import gained
-from icetower.commit.appends import Folded, another_table, fold, once_each, why_not
+from icetower.commit.appends import Folded, another_table, by_ref, fold, once_each, why_not
 from icetower.commit.draft import Replacement, data_path, finish, merged_parent
 from icetower.commit.merging import NeedsToMerge
 from icetower.commit.needs import LACKING, Encoding, Lacking, Needs, NeedsEncoding, NeedsTargets, encoding_of, needs_of
@@ -176,9 +177,9 @@ def plan(
     others = [member for member in group if not isinstance(member, AdmittedAppend)]
     # Appends were judged by the schema of the head: what only changes the schema waits for them, and refuses none.
     steps: list[Callable[[], Pieces[None] | None]]
-    steps = [planner.step(each) for each in others if not _only_changes_the_schema(each)]
-    steps += [partial(planner.fold, each) for each in _by_ref(appends)]
-    steps += [planner.step(each) for each in others if _only_changes_the_schema(each)]
+    steps = [planner.step(each) for each in others if not _changes_schema_only(each)]
+    steps += [partial(planner.fold, each) for each in by_ref(appends)]
+    steps += [planner.step(each) for each in others if _changes_schema_only(each)]
     if merges:
         planner.let_merge(group)
     lacking: list[Lacking] = []
@@ -197,6 +198,10 @@ def plan(
     return planner.result(keep)
 
 
+def _changes_schema_only(member: Admitted | AdmittedFence) -> bool:
+    return isinstance(member, Admitted) and member.publication is None and member.updates.change_schema_only
+
+
 def landed(head: HeadState, member: Member) -> tuple[int, ...] | None:
     """The snapshots as which a commit is in a version of the table already; None if it is not.
 
@@ -211,20 +216,6 @@ def _landed(member: Member, table: Table, metadata: Metadata) -> tuple[int, ...]
     if not isinstance(member, Admitted) and member.table_uuid not in (None, metadata.get("table-uuid")):
         return None  # the table of its key was dropped, and another one created
     return snapshots_of(in_the_plan(member.identity, table))
-
-
-def _only_changes_the_schema(member: Member) -> bool:
-    if not isinstance(member, Admitted) or member.publication is not None:
-        return False
-    actions = member.updates.actions
-    return "set-current-schema" in actions and not any("snapshot" in action for action in actions)
-
-
-def _by_ref(appends: Sequence[AdmittedAppend]) -> list[list[AdmittedAppend]]:
-    found: dict[str, list[AdmittedAppend]] = {}
-    for append in appends:
-        found.setdefault(append.ref, []).append(append)
-    return list(found.values())
 
 
 def plan_creation(

@@ -87,6 +87,7 @@ def publish(
 def _forward(member: Admitted, staged: StagedTable) -> Published:
     publication = member.publication
     assert publication is not None
+    _require_as_judged(member, staged)
     ids = tuple(change.snapshot.id for change in member.changes)
     properties: Mapping[str, str] = staged.view.get("properties") or {}
     kept = keep(
@@ -98,6 +99,19 @@ def _forward(member: Admitted, staged: StagedTable) -> Published:
     updates = (moved(staged.refs, member.ref, publication.head), *kept)
     staged.apply(updates)
     return Published(updates, ids)
+
+
+def _require_as_judged(member: Admitted, staged: StagedTable) -> None:
+    """Raises `CommitConflict` where the table has other snapshots by now under the ids of those that were judged."""
+    for change in member.changes:
+        found = staged.snapshot(change.snapshot.id)
+        if found is None or found.content != change.snapshot.content:
+            raise CommitConflict(
+                f"snapshot {change.snapshot.id} was removed while it was published, and another has come under its id",
+                rule="publish.moved",
+                snapshot=change.snapshot.id,
+                next_step="retry",
+            )
 
 
 def _authors(member: Admitted, staged: StagedTable) -> dict[int, str]:

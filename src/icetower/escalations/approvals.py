@@ -4,6 +4,9 @@ The refusal opens a request for the owner of the writer's contract. An administr
 sent again: once, within a day, with about as many rows as the person has seen. Nothing ties it to the files: engines
 delete them when they are refused, and write others.
 
+A request stays as it was opened, so that a person grants what they have read. An overwrite of more rows that comes
+while a request is open is refused, and opens one of its own when it is sent again after the answer.
+
 An approval is taken by one commit when that is let in, and is free again where the commit is then refused: a stale
 overwrite may have to come twice. It stays taken where nobody knows whether the commit has landed.
 """
@@ -11,7 +14,7 @@ overwrite may have to come twice. It stays taken where nobody knows whether the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -20,7 +23,7 @@ from icetower.admission.guards import RULE, Excess, unapproved
 from icetower.ambient import Ambient
 from icetower.errors import Conflict, ContractViolation
 from icetower.escalations.escalations import Escalations
-from icetower.escalations.store import Store
+from icetower.escalations.store import REQUESTS_A_DAY_MAX, Store
 from icetower.escalations.tickets import Decision, Kind, Ticket, subject_of
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
@@ -33,6 +36,7 @@ MORE_ROWS_MAX = 0.1
 """By so much of what a person has seen the rows may be more when the write is sent again."""
 
 TRIES = 5
+LOOKED_AT = REQUESTS_A_DAY_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,33 @@ def standing(ticket: Ticket | None, excess: Excess, work: str, now_ms: int) -> S
     return Standing.FREE if fresh and guard.get("taken_by") is None else Standing.NONE
 
 
+def best(tickets: Sequence[Ticket], excess: Excess, work: str, now_ms: int) -> tuple[Ticket | None, Standing]:
+    """Of the requests for a branch, the one that helps a commit most: an approval holds beside a request that is open.
+
+    Pure.
+
+    Args:
+        tickets: newest first.
+    """
+    stand = [(standing(ticket, excess, work, now_ms), ticket) for ticket in tickets]
+    for wanted in (Standing.TAKEN_BY_IT, Standing.FREE, Standing.WAITS):
+        for found, ticket in stand:
+            if found is wanted:
+                return ticket, found
+    return (tickets[0] if tickets else None), Standing.NONE
+
+
+def waits(ticket: Ticket, excess: Excess) -> str:
+    """How the open request of a branch stands, to a commit that it may be about. Pure."""
+    guard: Mapping[str, Any] = ticket.details["guard"]
+    if _covers(guard, excess):
+        return f"request {ticket.id} waits for its answer"
+    return (
+        f"request {ticket.id} waits for its answer, is about an overwrite that adds {guard['rows_added']:,} rows, and "
+        "does not cover this one, which opens a request of its own when it is sent again after that answer"
+    )
+
+
 def _covers(guard: Mapping[str, Any], excess: Excess) -> bool:
     return excess.rows_added <= guard["rows_added"] * (1 + MORE_ROWS_MAX)
 
@@ -112,19 +143,18 @@ class Approvals:
         """
         meant, name = Meant(table, excess), work_of(work)
         for _ in range(TRIES):
-            ticket = await self._store.newest(meant.subject(principal.name))
-            found = standing(ticket, excess, name, self._ambient.now_ms())
+            asked = await self._store.newest(meant.subject(principal.name), LOOKED_AT)
+            ticket, found = best(asked, excess, name, self._ambient.now_ms())
             if ticket is None or found is Standing.NONE:
                 raise await self._ask(principal, meant, ticket)
             if found is Standing.TAKEN_BY_IT:
                 return ticket.id
+            if found is Standing.WAITS:
+                raise unapproved(principal, table, excess, ticket.contact, waits(ticket, excess))
             guard: Mapping[str, Any] = ticket.details["guard"]
-            if found is Standing.FREE:
-                taken = {**guard, "taken_by": name, "taken_ms": self._ambient.now_ms()}
-                if await self._store.amend(ticket, {**ticket.details, "guard": taken}):
-                    return ticket.id
-            elif excess.rows_added <= guard["rows_added"] or await self._store.amend(ticket, meant.details):
-                raise unapproved(principal, table, excess, ticket.contact, f"request {ticket.id} waits for its answer")
+            taken = {**guard, "taken_by": name, "taken_ms": self._ambient.now_ms()}
+            if await self._store.amend(ticket, {**ticket.details, "guard": taken}):
+                return ticket.id
         raise unapproved(principal, table, excess, None, "its request changes too often to be read")
 
     async def release(self, id_: str) -> None:
@@ -136,12 +166,12 @@ class Approvals:
     async def look(self, principal: Principal, table: Identifier, excess: Excess, work: Hashable) -> str:
         """As `take`, for a dry run: nothing is taken, and no request is opened."""
         meant = Meant(table, excess)
-        ticket = await self._store.newest(meant.subject(principal.name))
-        found = standing(ticket, excess, work_of(work), self._ambient.now_ms())
+        asked = await self._store.newest(meant.subject(principal.name), LOOKED_AT)
+        ticket, found = best(asked, excess, work_of(work), self._ambient.now_ms())
         if ticket is not None and found in (Standing.FREE, Standing.TAKEN_BY_IT):
             return ticket.id
         if ticket is not None and found is Standing.WAITS:
-            raise unapproved(principal, table, excess, ticket.contact, f"request {ticket.id} waits for its answer")
+            raise unapproved(principal, table, excess, ticket.contact, waits(ticket, excess))
         raise unapproved(
             principal, table, excess, None, "nobody has approved it; to commit it opens a request for that"
         )
@@ -154,9 +184,11 @@ class Approvals:
             before = f"; the last one was denied by {closing.by}: {closing.note}"
         table, excess = meant.table, meant.excess
         try:
-            asked, _ = await self._escalations.ask(principal, meant)
+            asked, new = await self._escalations.ask(principal, meant)
         except Conflict as full:
             return unapproved(principal, table, excess, None, f"no request could be opened for it: {full.message}")
+        if not new:  # another tower has opened it meanwhile
+            return unapproved(principal, table, excess, asked.contact, waits(asked, excess))
         return unapproved(principal, table, excess, asked.contact, f"request {asked.id} is open for it{before}")
 
 

@@ -122,12 +122,12 @@ class Store:
 
         return (await self._registry.read(work))[1]
 
-    async def newest(self, subject: str) -> Ticket | None:
-        """The ticket for a subject that is open, else the last that was closed; without its deliveries."""
+    async def newest(self, subject: str, count: int) -> list[Ticket]:
+        """The ticket for a subject that is open, then those that were closed last; without their deliveries."""
         query = select(tickets).where(tickets.c.subject == subject)
-        query = query.order_by(_OPEN.desc(), tickets.c.closed_ms.desc(), tickets.c.id.desc()).limit(1)
-        _, row = await self._registry.read(lambda connection: connection.execute(query).one_or_none())
-        return None if row is None else _ticket(row, ())
+        query = query.order_by(_OPEN.desc(), tickets.c.closed_ms.desc(), tickets.c.id.desc()).limit(count)
+        _, rows = await self._registry.read(lambda connection: connection.execute(query).all())
+        return [_ticket(row, ()) for row in rows]
 
     async def amend(self, ticket: Ticket, details: Mapping[str, Any]) -> bool:
         """Give a ticket other details. Whether it still stood as `ticket` has it; otherwise nothing is changed."""

@@ -17,6 +17,7 @@ MEASURED = b"measured"
 TRY = b"try"
 REPORT = b"report"
 VERDICT = b"verdict"
+CONTENT = b"content"
 
 
 def hashed(kind: bytes, *names: str) -> bytes:

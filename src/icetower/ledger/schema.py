@@ -211,6 +211,7 @@ verdicts = Table(
     Column("details", Text, nullable=False),
     Column("principal", String(255), nullable=False),
     Column("at_ms", BigInteger, nullable=False),
+    Column("content", LargeBinary(16)),  # of the snapshot; none in verdicts of before 0011, which count no more
     sqlite_with_rowid=False,
 )
 """What checks have found of the very content of a snapshot; the last verdict of each principal is kept."""

@@ -1,7 +1,8 @@
 """Verdicts of checks: that a named check has passed, or failed, for exactly one snapshot.
 
 Checks are jobs outside of the tower, which report here. A snapshot never changes, so that a verdict holds for as long
-as the snapshot does. A lost control database loses them: then the checks run again.
+as the snapshot does. Clients choose ids, and another snapshot can come under the same id: so a verdict is kept with a
+hash of the content, and counts for that content alone. A lost control database loses them: then the checks run again.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from sqlalchemy import Connection, delete, insert, select
 from icetower.ambient import Ambient
 from icetower.database import Database
 from icetower.ledger.door import LedgerDoor
-from icetower.ledger.hashes import VERDICT, hashed
+from icetower.ledger.hashes import CONTENT, VERDICT, hashed
 from icetower.ledger.schema import verdicts
+from icetower.protocol.snapshots import Snapshot
 
 KEPT_MS = 90 * 24 * 3600 * 1000
 DETAILS_CHARACTERS_MAX = 4_000
@@ -49,20 +51,25 @@ class Verdicts:
         self._ambient = ambient
 
     async def report(
-        self, uuid: str, snapshot_id: int, name: str, *, passed: bool, details: str, principal: str
+        self, uuid: str, snapshot: Snapshot, name: str, *, passed: bool, details: str, principal: str
     ) -> CheckVerdict:
-        """Keep a verdict in place of the principal's earlier one of this check; it is durable when this returns."""
+        """Keep a verdict in place of the principal's earlier one of this check; it is durable when this returns.
+
+        Args:
+            snapshot: as the table has it now.
+        """
         now_ms = self._ambient.now_ms()
         verdict = CheckVerdict(name, passed, details[:DETAILS_CHARACTERS_MAX], principal, now_ms)
         row = {
-            "id": hashed(VERDICT, uuid, str(snapshot_id), name, principal),
+            "id": hashed(VERDICT, uuid, str(snapshot.id), name, principal),
             "uuid": uuid,
-            "snapshot_id": snapshot_id,
+            "snapshot_id": snapshot.id,
             "name": name,
             "passed": passed,
             "details": verdict.details,
             "principal": principal,
             "at_ms": now_ms,
+            "content": _content_of(snapshot),
         }
 
         def write(connection: Connection) -> None:
@@ -73,12 +80,21 @@ class Verdicts:
         await self._database.run(write, write=True)
         return verdict
 
-    async def of(self, uuid: str, snapshot_id: int, by: Collection[str]) -> dict[str, CheckVerdict]:
-        """The last verdict of each check on a snapshot that one of these principals has reported, by its name."""
+    async def of(self, uuid: str, snapshot: Snapshot, by: Collection[str]) -> dict[str, CheckVerdict]:
+        """The last verdict of each check on a snapshot that one of these principals has reported, by its name.
+
+        Args:
+            snapshot: as the table has it now.
+        """
         query = (
             select(verdicts)
-            .where(verdicts.c.snapshot_id == snapshot_id, verdicts.c.uuid == uuid, verdicts.c.principal.in_(sorted(by)))
+            .where(verdicts.c.snapshot_id == snapshot.id, verdicts.c.content == _content_of(snapshot))
+            .where(verdicts.c.uuid == uuid, verdicts.c.principal.in_(sorted(by)))
             .order_by(verdicts.c.at_ms, verdicts.c.id)
         )
         rows = await self._database.run(lambda connection: connection.execute(query).all())
         return {row.name: CheckVerdict(row.name, row.passed, row.details, row.principal, row.at_ms) for row in rows}
+
+
+def _content_of(snapshot: Snapshot) -> bytes:
+    return hashed(CONTENT, *map(str, snapshot.content))

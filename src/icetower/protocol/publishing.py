@@ -20,6 +20,7 @@ from icetower.protocol.wire import JSON, Wire, read, read_object
 
 NAME_CHARACTERS_MAX = 255
 DETAILS_CHARACTERS_MAX = 4_000
+PATH_CHARACTERS_MAX = 4_096
 _Branch = Annotated[str, Field(min_length=1, max_length=NAME_CHARACTERS_MAX)]
 
 
@@ -49,12 +50,17 @@ class PublishRequest:
 
 @dataclass(frozen=True, slots=True)
 class VerdictReport:
-    """What a check has found of a snapshot."""
+    """What a check has found of a snapshot.
+
+    Attributes:
+        manifest_list: of the snapshot that the check has read; None: it does not say.
+    """
 
     snapshot_id: int
     check: str
     passed: bool
     details: str
+    manifest_list: str | None = None
 
 
 class _Reads(Wire):
@@ -79,6 +85,7 @@ class _Verdict(Wire):
     check: str = Field(min_length=1, max_length=NAME_CHARACTERS_MAX)
     passed: bool
     details: str = Field(default="", max_length=DETAILS_CHARACTERS_MAX)
+    manifest_list: str | None = Field(default=None, min_length=1, max_length=PATH_CHARACTERS_MAX)
 
 
 def parse_publish(data: bytes) -> PublishRequest:
@@ -109,4 +116,4 @@ def parse_publish(data: bytes) -> PublishRequest:
 def parse_verdict(data: bytes) -> VerdictReport:
     """What a check has found. Raises `BadRequest`."""
     found = read(_Verdict, read_object(data, "verdict"), "verdict")
-    return VerdictReport(found.snapshot_id, found.check, found.passed, found.details)
+    return VerdictReport(found.snapshot_id, found.check, found.passed, found.details, found.manifest_list)

@@ -5,6 +5,7 @@ Source: Apache Iceberg specification, "Snapshots".
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -75,6 +76,15 @@ class Snapshot(Mapping[str, Any]):
     def manifest_list(self) -> str | None:
         """The path of its manifest list; None where it lists its manifests itself, as writers did before 2019."""
         return self._fields.get("manifest-list")
+
+    @property
+    def content(self) -> tuple[str, int, int]:
+        """The rows that it has: its manifests, its sequence number and its time.
+
+        An id does not say that. Clients choose ids: where a snapshot was removed, another can come under its id.
+        """
+        manifests = self.manifest_list or json.dumps(self._fields.get("manifests"))
+        return manifests, self.sequence_number, self.timestamp_ms
 
     def __getitem__(self, name: str) -> Any:
         return self._fields[name]

@@ -25,6 +25,11 @@ class Updates(tuple[JSON, ...]):
     def actions(self) -> frozenset[str]:
         return frozenset(update["action"] for update in self)
 
+    @property
+    def change_schema_only(self) -> bool:
+        """Whether they give the table another schema, and have nothing to do with snapshots."""
+        return "set-current-schema" in self.actions and not any("snapshot" in action for action in self.actions)
+
     @cached_property
     def snapshots(self) -> tuple[Snapshot, ...]:
         """The snapshots that they add, in order."""

@@ -238,7 +238,7 @@ class Publishing:
             branch = stage_of(wanted.branch)
             waiting = _waiting_on(head, branch, comparison)
             if waiting is None:
-                _require_own_stage(head, branch, wanted.branch, comparison)
+                require_own_stage(head, branch, wanted.branch, comparison)
                 anonymous = replace(identity, key=None)
                 stands = (asserted(branch, head.ref(branch)),)
                 done = await self._put(attempt, table, wanted, anonymous, head, comparison, stage=branch, also=stands)
@@ -328,10 +328,11 @@ class Publishing:
         Args:
             branches: of the contract of its writer.
         """
-        if snapshot_id is None:
+        snapshot = None if snapshot_id is None else head.snapshot(snapshot_id)
+        if snapshot is None:
             return dict.fromkeys(branches.checks)
         uuid, by = str(head.metadata["table-uuid"]), branches.reporters(writer)
-        found = await self._verdicts.of(uuid, snapshot_id, by)
+        found = await self._verdicts.of(uuid, snapshot, by)
         return {name: found.get(name) for name in branches.checks}
 
     async def report(self, principal: Principal, table: Identifier, report: VerdictReport) -> CheckVerdict:
@@ -340,16 +341,26 @@ class Publishing:
         Raises:
             ContractViolation: the principal may not read the table.
             NotFound: the table has no such snapshot.
+            CommitConflict: ``publish.verdict``: the check has read another one, which had the same id.
         """
         if not principal.contract.shadow:
             permissions.require(principal, Operation.READ, table)
         head = await self._heads.load(table)
-        if head.snapshot(report.snapshot_id) is None:
+        snapshot = head.snapshot(report.snapshot_id)
+        if snapshot is None:
             raise NotFound(f"{table} has no snapshot {report.snapshot_id}", rule="snapshot.exists")
+        if report.manifest_list not in (None, snapshot.manifest_list):
+            raise CommitConflict(
+                f"check {report.check} has read another snapshot than {table} has under the id {snapshot.id} now; the "
+                f"manifest list of that one is {snapshot.manifest_list}: check it, and report again",
+                rule="publish.verdict",
+                snapshot=snapshot.id,
+                next_step="fix_request",
+            )
         uuid = str(head.metadata["table-uuid"])
         return await self._verdicts.report(
             uuid,
-            report.snapshot_id,
+            snapshot,
             report.check,
             passed=report.passed,
             details=report.details,
@@ -388,20 +399,24 @@ def _waiting_on(head: HeadState, stage: str, comparison: Comparison) -> Comparis
     return staged if staged.forward and not left else None
 
 
-def _require_own_stage(head: HeadState, stage: str, branch: str, comparison: Comparison) -> None:
-    """Raises `CommitConflict` where something else than staged snapshots of the branch would be put off its place."""
+def require_own_stage(head: HeadState, stage: str, branch: str, comparison: Comparison) -> None:
+    """Raises `CommitConflict` where something else than staged snapshots of the branch would be put off its place.
+
+    The tower's own stage stands at a snapshot that the tower has made of the branch's, also after that was published.
+    A ref that stands elsewhere is somebody else's, though no commit is lost where it is moved.
+    """
     at = head.ref(stage)
-    last = None if at is None else head.snapshot(at)
-    if at is None or last is None:
+    if at is None:
         return
-    try:
-        own = compare(head.snapshots.get, at, comparison.onto).own
-    except CommitConflict:
-        own = (last,)
-    if any(snapshot.summary.get(PUBLISHED_BRANCH) != branch for snapshot in own):
+    last = head.snapshot(at)
+    own = () if last is None else (last,)
+    with suppress(CommitConflict):
+        own = (*own, *compare(head.snapshots.get, at, comparison.onto).own)
+    is_branch = head.metadata["refs"][stage].get("type") == "branch"
+    if not (is_branch and own) or any(snapshot.summary.get(PUBLISHED_BRANCH) != branch for snapshot in own):
         raise CommitConflict(
-            f"the snapshots of {branch} have to wait for checks on branch {stage}, and that one has commits of others, "
-            f"which would be lost; publish or remove {stage} first, or give {branch} another name",
+            f"the snapshots of {branch} have to wait for checks on branch {stage}, and there is a {stage} already that "
+            f"the tower has not made for them; publish or remove {stage} first, or give {branch} another name",
             rule="publish.stage",
             snapshot=at,
             next_step="fix_request",
