@@ -9,10 +9,10 @@ The members are taken in queue order, each planned on the table as its predecess
    written meanwhile conflicts with it (`rebase`).
 4. Anything else is *refused*. What is merely stale is 409: the client validates and tries again, as everywhere.
 
-Appends of the fast path come last, all of a branch in one snapshot (`appends`); only what changes nothing but the schema
-comes after them. A snapshot keeps its id through all of this, since clients look for it (trap A1), and the manifests
-that its client wrote are named by path wherever possible (trap A2). The files are written by the engine; here they are
-only bytes.
+Appends of the fast path come last, all of a branch in one snapshot (`appends`), and after them only what changes nothing
+but the schema. A snapshot keeps its id through all of this, since clients look for it (trap A1), and the manifests that
+its client wrote are named by path wherever possible (trap A2). The files are written by the engine; here they are only
+bytes.
 """
 
 from __future__ import annotations
