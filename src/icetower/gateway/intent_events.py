@@ -31,7 +31,7 @@ from icetower.registry.principals import Principal
 from icetower.service.intents import Intents, Seen
 
 TICK_S = 1.0
-"""So soon a stream hears that its principal was revoked."""
+"""So soon a stream hears that its credential has ended."""
 HEARTBEAT_S = 5.0
 """After so long without news a comment is sent: proxies keep the connection, and its client knows that it is there."""
 STREAM_MAX_S = 300.0
@@ -100,7 +100,7 @@ class IntentEvents:
             if request.method == "HEAD":
                 await sent(send, b"", more=False)
             else:
-                await self._go_on(request, send, seen, last or 0)
+                await self._go_on(request, send, principal, seen, last or 0)
         finally:
             self._places.leave(principal.name)
 
@@ -116,7 +116,7 @@ class IntentEvents:
         async with self._front.intake.places.place(principal.name, state, at_once):
             return await self._intents.wait(principal, _id(request), 0)
 
-    async def _go_on(self, request: Request, send: Send, seen: Seen, heard: int) -> None:
+    async def _go_on(self, request: Request, send: Send, principal: Principal, seen: Seen, heard: int) -> None:
         ambient, connection = self._front.ambient, connection_state_of(request.scope)
         ends_s = ambient.monotonic_s() + STREAM_MAX_S
         known: State | None = None
@@ -132,8 +132,8 @@ class IntentEvents:
             if not seen.intent.live or self._intents.closing or connection.lost or ambient.monotonic_s() >= ends_s:
                 break
             try:
-                principal = await self._caller(request)
                 seen = await self._intents.wait(principal, _id(request), TICK_S, seen=heard, known=known)
+                principal = await self._caller(request)  # after it has waited: nothing is said to who is revoked
                 news, heard = _news(seen, known, heard)
             except IcetowerError as error:
                 without_frames(error)

@@ -1,7 +1,8 @@
 """Intents over HTTP: `/icetower/v1/intents`.
 
 A request that waits takes none of its principal's places: an agent that listens must not hold up its own commits. What
-it does to the book, it does in its turn like any other.
+it does to the book, it does in its turn like any other. Once it has waited, its credential is looked at again before it
+is answered.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from starlette.routing import Route
 from icetower.ambient import Ambient
 from icetower.contracts.deliveries import Slot
 from icetower.contracts.model import Operation
-from icetower.errors import BadRequest
+from icetower.errors import BadRequest, Forbidden, NotAuthenticated
 from icetower.gateway.connection_state import connection_state_of
-from icetower.gateway.http import Call, Front, json_response, route
+from icetower.gateway.http import Call, Front, authenticate, json_response, route
+from icetower.intents.book import fenced
 from icetower.intents.model import Claim, Intent, State
 from icetower.intents.regions import read_regions
 from icetower.protocol.intents import WAIT_S_MAX, TableWanted, parse_intent, parse_renewal
@@ -57,7 +59,7 @@ class IntentRoutes:
         ]
 
     async def declare(self, call: Call) -> Response:
-        """201 with the fence; 202 where it stays in line (`queue`); 409 `intent.held`."""
+        """201 with the fence; 202 where it stays in line (`queue`); 409 `intent.held`, 403 where it ended meanwhile."""
         wanted = parse_intent(call.body)
         wishes = [_wish(each) for each in wanted.tables]
         ttl_ms, waits = round(wanted.ttl_s * 1000), wanted.wait_s > 0
@@ -72,11 +74,19 @@ class IntentRoutes:
             )
         if seen.intent.state is State.QUEUED and waits:
             seen = await self._intents.wait(call.principal, seen.intent.id, wanted.wait_s, known=State.QUEUED)
+            try:
+                await still_acts(self._front, call)
+            except (NotAuthenticated, Forbidden):
+                if not wanted.queue:  # else it is asked for again, by whatever credential its principal has then
+                    await self._intents.release(call.principal, seen.intent.id)
+                raise
         if seen.intent.state is State.QUEUED and not wanted.queue:
             refusal = await self._intents.withdraw(call.principal, seen)
             if refusal is not None:
                 raise refusal
             seen = await self._intents.find(call.principal, seen.intent.id)
+        if not seen.intent.live:
+            raise fenced(seen.intent)
         return json_response(seen_json(seen), 202 if seen.intent.state is State.QUEUED else 201)
 
     async def show(self, call: Call) -> Response:
@@ -87,6 +97,7 @@ class IntentRoutes:
         if wait_s > 0 and seen.intent.principal == call.principal.name:
             number, known = call.number("seen") or 0, _state(call)
             seen = await self._intents.wait(call.principal, id_, wait_s, seen=number, known=known)
+            await still_acts(self._front, call)
         return json_response(seen_json(seen))
 
     async def renew(self, call: Call) -> Response:
@@ -128,6 +139,14 @@ async def place(front: Front, call: Call) -> AsyncGenerator[None]:
     at_once = call.principal.contract.requests_at_once or front.settings.requests_at_once
     async with front.intake.places.place(call.principal.name, connection_state_of(call.request.scope), at_once):
         yield
+
+
+async def still_acts(front: Front, call: Call) -> None:
+    """Whoever has waited may have been revoked meanwhile, and its token may have ended.
+
+    Raises `NotAuthenticated`, or `Forbidden` where its contract was revoked.
+    """
+    await authenticate(front, call.request, may_be_revoked=False)
 
 
 async def released(front: Front, intents: Intents, principal: Principal, id_: str) -> Seen:

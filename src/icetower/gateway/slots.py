@@ -7,9 +7,9 @@ from typing import Any
 from starlette.responses import Response
 from starlette.routing import Route
 
-from icetower.errors import Conflict
+from icetower.errors import Conflict, Forbidden, NotAuthenticated
 from icetower.gateway.http import Call, Front, json_response, route
-from icetower.gateway.intents import place, seen_json, slot_json
+from icetower.gateway.intents import place, seen_json, slot_json, still_acts
 from icetower.intents.slots import Taker
 from icetower.protocol.intents import parse_slot
 from icetower.protocol.names import Identifier
@@ -56,7 +56,17 @@ class SlotRoutes:
             except Conflict as refusal:
                 if wait_s <= 0 or refusal.rule != "slot.waiting":
                     raise
-        return await self._slots.take(call.principal, taker, call.shadow, wait_s)
+        try:
+            seen = await self._slots.take(call.principal, taker, call.shadow, wait_s)
+        except Conflict:
+            await still_acts(self._front, call)
+            raise
+        try:
+            await still_acts(self._front, call)
+        except (NotAuthenticated, Forbidden):
+            await self._slots.give_back(call.principal, seen)
+            raise
+        return seen
 
     async def list_slots(self, call: Call) -> Response:
         """`?table=`: of each contract the slot that goes on or comes next, and by whom it is held."""

@@ -47,7 +47,7 @@ from icetower.gateway.shadow import ShadowRoutes
 from icetower.gateway.slots import SlotRoutes
 from icetower.gateway.token_rates import TokenRates
 from icetower.intents.fencing import Fencing
-from icetower.intents.store import NUMBER_OF_CHANGES, Store
+from icetower.intents.store import NUMBER_OF_CHANGES, Store, end_revoked
 from icetower.ledger.ledger import Ledger
 from icetower.ledger.measures import Measures
 from icetower.ledger.verdicts import Verdicts
@@ -59,7 +59,7 @@ from icetower.observe.posting import Poster
 from icetower.observe.traces import Traces, open_traces
 from icetower.observe.undeclared import Undeclared
 from icetower.recent import Budget
-from icetower.registry.registry import Registry
+from icetower.registry.registry import Registry, revoked_among
 from icetower.registry.tokens import Lifetimes
 from icetower.service.attempts import Attempts, Heard
 from icetower.service.authors import Authors
@@ -298,9 +298,12 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
 
 
 def _registry(control: Database, ambient: Ambient, server: Server) -> Registry:
-    """The registry; what it reads for each request has the number of changes of intents beside its own."""
+    """The registry; what it reads for each request has the number of changes of intents beside its own.
+
+    A revocation ends the intents of its principals.
+    """
     lifetimes = Lifetimes(server.token_ttl_s, server.token_renewal_max_s)
-    return Registry(control, ambient, lifetimes, beside=NUMBER_OF_CHANGES)
+    return Registry(control, ambient, lifetimes, beside=NUMBER_OF_CHANGES, on_revoked=end_revoked)
 
 
 def _heads(
@@ -328,7 +331,7 @@ def _heads(
 def _intents(
     control: Database, registry: Registry, heads: Heads, journal: Journal, ambient: Ambient
 ) -> tuple[Fencing, Intents, Slots]:
-    store = Store(control, ambient, lambda: registry.beside)
+    store = Store(control, ambient, lambda: registry.beside, revoked_among)
     fencing = Fencing(store)
     intents = Intents(store, fencing, heads, ambient, journal.put)
     return fencing, intents, Slots(store, intents, heads, InForce(registry, ambient), ambient)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from icetower.contracts.boxes import Box
 from icetower.contracts.deliveries import moment_text
 from icetower.errors import Conflict, Forbidden, KeyMisused, NotFound, TooManyRequests
-from icetower.intents.model import Claim, End, Intent, News, Size, State, Wanted
+from icetower.intents.model import REVOCATION, Claim, End, Intent, News, Size, State, Wanted
 from icetower.intents.occupied import Occupied
 from icetower.intents.regions import bound_of, meet, within
 
@@ -47,8 +47,13 @@ ENDED_MAX = 2_000
 
 @dataclass(slots=True)
 class _Draft:
-    """What was changed since `begin`: each intent as it was before, the counters, and the warnings that came."""
+    """What was changed since `begin`: each intent as it was before, the counters, and the warnings that came.
 
+    Attributes:
+        barred: principals that have no intents in it.
+    """
+
+    barred: frozenset[str] = frozenset()
     warnings: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     before: dict[str, Intent | None] = field(default_factory=dict[str, "Intent | None"])
     granted: dict[str, int | None] = field(default_factory=dict[str, "int | None"])
@@ -80,6 +85,7 @@ class Book:
         self._due: list[tuple[int, str]] = []
         self._latest_ms = 0
         self._marks: dict[str, object] = {}
+        self._ready: set[str] = set()
         self._draft = _Draft()
 
     # -- what it says ---------------------------------------------------------------------------------------------
@@ -141,7 +147,9 @@ class Book:
             Conflict: others hold, or wait for, some of the rows, and it does not want to wait (``intent.held``).
             KeyMisused: another intent has its id (``intent.id``).
             TooManyRequests: its principal has as many as it may have (``intent.limit``).
+            Forbidden: its principal is barred (``contract.revoked``).
         """
+        self._require_unbarred(wanted.principal)
         known = self.find(wanted.id)
         if known is not None:
             if known.principal != wanted.principal or _asked(known) != _asked(wanted):
@@ -176,9 +184,11 @@ class Book:
         """Let an intent live for its time from now on.
 
         Raises:
-            Forbidden: it has ended, or has been renewed for as long as it may be (``intent.fenced``).
+            Forbidden: it has ended, or has been renewed for as long as it may be (``intent.fenced``); or its principal
+                is barred (``contract.revoked``).
             NotFound: the principal has none of that id.
         """
+        self._require_unbarred(principal)
         intent = self.require(id_, principal)
         if not intent.live:
             raise fenced(intent)
@@ -204,7 +214,7 @@ class Book:
         return ended
 
     def settle(self, now_ms: int) -> None:
-        """End what has not been renewed in time, and grant what waited for it.
+        """End what has not been renewed in time, and grant what waited for it, or for what another tower has ended.
 
         A clock that has gone back would leave what it has written to live for too long: it is taken back, too.
         """
@@ -217,7 +227,7 @@ class Book:
         while (due_ms := self.due_ms()) is not None and due_ms <= now_ms:
             self._end(self._live[self._due[0][1]], End.EXPIRED, now_ms, "", freed)
         # Once all have ended: a waiter that nobody has asked for is not let in by what ends beside it.
-        self._grant_freed(freed, now_ms)
+        self._grant_freed(freed | self._ready, now_ms)
 
     def overtake(self, uuid: str, fence: int, now_ms: int) -> None:
         """A table knows of a fence that was not given here: all intents on it end, and the counter goes above it."""
@@ -229,6 +239,14 @@ class Book:
         freed: set[str] = set()
         for intent in [each for each in self.live() if each.claims_on(uuid)]:
             self._end(intent, End.OVERTAKEN, now_ms, "", freed)
+        self._grant_freed(freed, now_ms)
+
+    def bar(self, principals: frozenset[str], now_ms: int) -> None:
+        """In this draft some principals, which may not act any more, have no intents and declare none."""
+        self._draft.barred = principals
+        freed: set[str] = set()
+        for intent in [each for each in self.live() if each.principal in principals]:
+            self._end(intent, End.BROKEN, now_ms, REVOCATION, freed)
         self._grant_freed(freed, now_ms)
 
     def warn(self, id_: str, warning: str) -> None:
@@ -243,6 +261,15 @@ class Book:
         if intent is None or intent.principal != principal:
             raise no_intent(id_)
         return intent
+
+    def _require_unbarred(self, principal: str) -> None:
+        if principal in self._draft.barred:
+            raise Forbidden(
+                f"{principal} or its contract was revoked while the request was under way; it holds no rows and waits "
+                "for none. Ask the contract's owner",
+                rule="contract.revoked",
+                next_step="ask_owner",
+            )
 
     def _require_room(self, wanted: Wanted) -> None:
         own = self._of.get(wanted.principal, Size())
@@ -291,6 +318,7 @@ class Book:
         if self.has_changed:
             self.number = number
         self._add_warnings(self._draft.warnings)
+        self._ready = {id_ for id_ in self._ready if self._is_ready(id_)}
         self.begin()
         self._forget_ended()
 
@@ -320,6 +348,8 @@ class Book:
         self.granted |= news.granted
         self._add_warnings(news.warnings)
         self.number, self.fence, self.order = news.number, news.fence, news.order
+        # A revocation ends intents in the database alone: whoever learns of it grants what waited for them.
+        self._ready = {id_ for waiting in self._waiting.values() for id_ in waiting if self._is_ready(id_)}
         self.begin()
         self._forget_ended()
 
@@ -350,9 +380,13 @@ class Book:
 
     def _grant_freed(self, freed: Iterable[str], now_ms: int) -> None:
         """Grant those that wait for nobody any more."""
-        ready = (self._live[id_] for id_ in freed if id_ in self._live and not self._blockers.get(id_))
+        ready = (self._live[id_] for id_ in freed if self._is_ready(id_))
         for each in sorted(ready, key=lambda waiter: waiter.number):
             self._grant(each, now_ms)
+
+    def _is_ready(self, id_: str) -> bool:
+        """Whether an intent is in line, and waits for nobody."""
+        return id_ in self._live and self._live[id_].state is State.QUEUED and not self._blockers.get(id_)
 
     def _change(self, intent: Intent) -> Intent:
         """An intent is from now on as this one says."""

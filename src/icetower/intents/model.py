@@ -11,6 +11,8 @@ from icetower.contracts.deliveries import Slot
 from icetower.intents.regions import meet
 
 APPENDS = frozenset({"append"})
+REVOCATION = "a revocation"
+"""Ends the intents of a principal that is revoked, or whose contract is. No principal has a name with a space."""
 KEPT_CHARACTERS_MAX = 2_000
 
 
@@ -27,7 +29,7 @@ class End(StrEnum):
 
     released    by its holder
     expired     it was not renewed in time
-    broken      by a person
+    broken      by a person, or since its principal may not act any more (`REVOCATION`)
     overtaken   its table knows of a later fence than the control database has given: that was lost, or restored
     """
 

@@ -5,6 +5,10 @@ that asks meanwhile can be asked in one transaction. It is computed in a draft, 
 still stands at the number that the book knows. Where another tower was faster, the draft is undone, what that one has
 changed is read, and the same is computed again: two towers never grant what conflicts.
 
+The transaction that writes intents also looks up the principals that declare them, renew them or are granted them. A
+principal that is revoked by then gets nothing. A revocation ends the intents of its principals in its own transaction
+(`end_revoked`): no tower grants or heeds them after it.
+
 Nothing is answered before it is written. After an error of the database nobody knows what was written: the book is read
 anew, as a whole.
 """
@@ -13,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -27,15 +31,18 @@ from icetower.contracts.deliveries import Slot
 from icetower.database import Database
 from icetower.errors import IcetowerError, Unavailable
 from icetower.intents.book import ENDED_MAX, Book
-from icetower.intents.model import Claim, End, Intent, News, State
+from icetower.intents.model import REVOCATION, Claim, End, Intent, News, State
 from icetower.intents.regions import boxes_of_text, boxes_text
 from icetower.intents.schema import counters, intents, tables, warnings
+from icetower.registry.queries import VALUES_MAX
 from icetower.registry.sql import migrate, take_write_lock
 
 NUMBER_OF_CHANGES: ColumnElement[int] = select(counters.c.number).scalar_subquery()
 """For whoever asks the control database something else, and may read it along."""
 
 T = TypeVar("T")
+LookUp = Callable[[Connection, Collection[str]], frozenset[str]]
+"""Those of some principals that may not act any more."""
 Ask = Callable[[Book, int], T]
 """Asks or changes the book at a moment; raises an `IcetowerError` before it has changed anything."""
 
@@ -58,15 +65,23 @@ class Store:
 
     Args:
         read_lately: the highest number of changes that was read along with something else, most often a moment ago.
+        revoked: asked, in the transaction that writes them, about the principals whose live intents are written.
 
     Attributes:
         book: as it was known last. It may have been changed since by another tower; `ask` reads that first.
     """
 
-    def __init__(self, database: Database, ambient: Ambient, read_lately: Callable[[], int] = lambda: 1 << 62) -> None:
+    def __init__(
+        self,
+        database: Database,
+        ambient: Ambient,
+        read_lately: Callable[[], int] = lambda: 1 << 62,
+        revoked: LookUp = lambda _, __: frozenset(),
+    ) -> None:
         self._database = database
         self._ambient = ambient
         self._read_lately = read_lately
+        self._revoked = revoked
         self._waiting: list[_Waiting[Any]] = []
         self._working: asyncio.Task[None] | None = None
         self._moved: asyncio.Event | None = None
@@ -129,9 +144,12 @@ class Store:
             self._working = None
 
     async def _answer(self, group: Sequence[_Waiting[Any]]) -> None:
+        barred: frozenset[str] = frozenset()
         for round_ in range(ROUNDS_MAX):
             book, now_ms = self.book, self._ambient.now_ms()
             book.begin()
+            if barred:
+                book.bar(barred, now_ms)
             answers = [_asked(each.ask, book, now_ms) for each in group]
             try:
                 news = await self._exchange(book)
@@ -149,6 +167,9 @@ class Store:
                 await self._prune()
                 return
             book.undo()
+            if isinstance(news, frozenset):
+                barred |= news
+                continue
             if news.whole:
                 book = self.book = Book()
             book.learn(news)
@@ -161,17 +182,24 @@ class Store:
             rule="intent.available",
         )
 
-    async def _exchange(self, book: Book) -> News | None:
-        """Write the draft. Where the book does not know all changes: nothing is written; returns what it lacks."""
+    async def _exchange(self, book: Book) -> News | frozenset[str] | None:
+        """Write the draft.
+
+        Nothing is written where the book does not know all changes, or has live intents of principals that are revoked:
+        returns the changes, or the principals.
+        """
         rows = _Rows.of(book) if book.has_changed else None
         known = book.number if self._known else -1
+        acting = {intent.principal for intent in book.changed if intent.live}
 
-        def work(connection: Connection) -> News | None:
+        def work(connection: Connection) -> News | frozenset[str] | None:
             if rows is not None:
                 take_write_lock(connection)
             at = connection.execute(select(counters)).one()
             if at.number != known:
                 return _news(connection, at, known)
+            if acting and (revoked := self._revoked(connection, acting)):
+                return revoked
             if rows is not None:
                 rows.write(connection, known + 1)
             return None
@@ -214,6 +242,29 @@ class Store:
             await self._database.run(work, write=True)
         except (SQLAlchemyError, IcetowerError):
             return  # the next time
+
+
+def end_revoked(connection: Connection, principals: Sequence[str], now_ms: int) -> None:
+    """End all intents of some principals, in the transaction that revokes them or their contract.
+
+    It counts as a change of the book, which every tower reads before it grants or refuses anything. The next tower that
+    settles its book grants the intents that waited for the ended ones (`Book.learn`).
+    """
+    number = connection.execute(select(counters.c.number)).scalar_one() + 1
+    values = {
+        "state": State.ENDED.value,
+        "ended": End.BROKEN.value,
+        "ended_ms": now_ms,
+        "ended_by": REVOCATION,
+        "changed": number,
+    }
+    count = 0
+    for start in range(0, len(principals), VALUES_MAX):
+        theirs = intents.c.principal.in_(principals[start : start + VALUES_MAX])
+        live = intents.c.state != State.ENDED.value
+        count += connection.execute(update(intents).where(live, theirs).values(values)).rowcount
+    if count:
+        connection.execute(update(counters).values(number=number))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ Requests that come while others' are being read share the next reading.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -79,12 +79,25 @@ def hash_of(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+OnRevoked = Callable[[Connection, Sequence[str], int], None]
+"""Ends what some principals have beside their credentials, in the transaction that revokes them; at a moment."""
+
+
 def _anybody(_: str) -> None:
     """Every principal may have a token."""
 
 
+def revoked_among(connection: Connection, names: Collection[str]) -> frozenset[str]:
+    """Those of some principals that are revoked or unknown, or whose contract is revoked."""
+    found = bindings(connection, sorted(names))
+    return frozenset(name for name in names if name != RESERVED_NAME and found.get(name) is None)
+
+
 class Registry:
     """Open it once; its tables are made or brought up to date then.
+
+    Args:
+        on_revoked: ends what other rooms keep of principals.
 
     Attributes:
         number: the highest number of changes that was read, or made here; -1: none yet. Each request has it read anew.
@@ -97,6 +110,7 @@ class Registry:
         ambient: Ambient,
         lifetimes: tokens.Lifetimes | None = None,
         beside: ColumnElement[int] | None = None,
+        on_revoked: OnRevoked = lambda _, __, ___: None,
     ) -> None:
         self._database = database
         self._ambient = ambient
@@ -106,6 +120,7 @@ class Registry:
         self._known = _Known()
         self.number = self.beside = -1
         self._beside = beside
+        self._on_revoked = on_revoked
         migrate(database, Path(__file__).parent / "migrations", version_table="registry_version")
 
     async def _write(self, work: Callable[[Connection], T], *, only_adds: bool = False) -> T:
@@ -205,6 +220,7 @@ class Registry:
             tokens.end(connection, credentials.c.principal == name, now)
             if row.revoked_ms is None:
                 connection.execute(update(principals).where(principals.c.name == name).values(revoked_ms=now))
+            self._on_revoked(connection, [name], now)
 
         await self._write(work)
 
@@ -406,6 +422,7 @@ class Registry:
             bound = select(principals.c.name).where(principals.c.contract == name)
             of_bound = credentials.c.issued_from.is_not(None) & credentials.c.principal.in_(bound)
             tokens.end(connection, of_bound, author.now_ms)
+            self._on_revoked(connection, list(connection.scalars(bound)), author.now_ms)
             return version
 
         return await self._write(work)

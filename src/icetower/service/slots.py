@@ -77,6 +77,10 @@ class Slots:
             raise waiting(found, taker.table)
         return found
 
+    async def give_back(self, principal: Principal, seen: Seen) -> None:
+        """Let go of a slot that was taken for somebody who may not have it any more."""
+        await self._intents.release(principal, seen.intent.id)
+
     async def _take(self, principal: Principal, taker: Taker) -> tuple[Seen | Later, str, object]:
         """What a try comes to, the table's uuid, and the mark of the intents on it that it has seen."""
         metadata = (await self._heads.load(taker.table)).metadata
