@@ -25,6 +25,7 @@ from icetower.iceberg.manifest_writing import row_of, write_manifest
 from icetower.iceberg.manifests import ADDED, DATA, Entry, ManifestFile
 from icetower.iceberg.metadata import Metadata
 from icetower.iceberg.partitions import spec_of
+from icetower.iceberg.record_sizes import in_manifests
 from icetower.iceberg.schemas import read_as, schema_of
 from icetower.protocol.marks import GROUP_FILE, GROUP_SIZE, REF
 from icetower.protocol.names import Identifier
@@ -269,8 +270,7 @@ def _manifests(
     for spec_id, entries in by_spec.items():
         spec = next(spec for spec in metadata["partition-specs"] if spec["spec-id"] == spec_id)
         kinds = [field.result_type for field in spec_of(metadata, spec_id).fields]
-        for start in range(0, len(entries), ENTRIES_PER_MANIFEST_MAX):
-            some = entries[start : start + ENTRIES_PER_MANIFEST_MAX]
+        for some in in_manifests(entries, ENTRIES_PER_MANIFEST_MAX):
             data = write_manifest(
                 some,
                 spec_fields=tuple(spec["fields"]),

@@ -14,7 +14,8 @@ _REMOVED = ("deleted-records", "deleted-data-files")
 
 def _number(text: object) -> int | None:
     """A number of a summary; None where there is none."""
-    return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() else None
+    whole = isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) <= 19
+    return int(text) if whole else None
 
 
 class Snapshot(Mapping[str, Any]):
