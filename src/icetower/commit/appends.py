@@ -183,6 +183,14 @@ def another_table(identifier: Identifier) -> CommitConflict:
     )
 
 
+def by_ref(appends: Sequence[AdmittedAppend]) -> list[list[AdmittedAppend]]:
+    """Appends by their branches, in queue order each."""
+    found: dict[str, list[AdmittedAppend]] = {}
+    for append in appends:
+        found.setdefault(append.ref, []).append(append)
+    return list(found.values())
+
+
 def once_each(
     able: Sequence[AdmittedAppend],
 ) -> tuple[

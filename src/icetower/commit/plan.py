@@ -25,7 +25,7 @@ from typing import Any
 from icetower.admission.admitted import Admitted, AdmittedAppend, AdmittedFence
 from icetower.admission.properties import positive
 from icetower.commit import gained
-from icetower.commit.appends import Folded, another_table, fold, once_each, why_not
+from icetower.commit.appends import Folded, another_table, by_ref, fold, once_each, why_not
 from icetower.commit.draft import Replacement, data_path, finish, merged_parent
 from icetower.commit.merging import NeedsToMerge
 from icetower.commit.needs import LACKING, Encoding, Lacking, Needs, NeedsEncoding, NeedsTargets, encoding_of, needs_of
@@ -177,7 +177,7 @@ def plan(
     # Appends were judged by the schema of the head: what only changes the schema waits for them, and refuses none.
     steps: list[Callable[[], Pieces[None] | None]]
     steps = [planner.step(each) for each in others if not _only_changes_the_schema(each)]
-    steps += [partial(planner.fold, each) for each in _by_ref(appends)]
+    steps += [partial(planner.fold, each) for each in by_ref(appends)]
     steps += [planner.step(each) for each in others if _only_changes_the_schema(each)]
     if merges:
         planner.let_merge(group)
@@ -218,13 +218,6 @@ def _only_changes_the_schema(member: Member) -> bool:
         return False
     actions = member.updates.actions
     return "set-current-schema" in actions and not any("snapshot" in action for action in actions)
-
-
-def _by_ref(appends: Sequence[AdmittedAppend]) -> list[list[AdmittedAppend]]:
-    found: dict[str, list[AdmittedAppend]] = {}
-    for append in appends:
-        found.setdefault(append.ref, []).append(append)
-    return list(found.values())
 
 
 def plan_creation(

@@ -14,8 +14,9 @@ _REMOVED = ("deleted-records", "deleted-data-files")
 
 def _number(text: object) -> int | None:
     """A number of a summary; None where there is none."""
-    whole = isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) <= 19
-    return int(text) if whole else None
+    if not isinstance(text, str) or not text.isascii() or not text.isdecimal() or len(text) > 19:
+        return None
+    return int(text)
 
 
 class Snapshot(Mapping[str, Any]):
