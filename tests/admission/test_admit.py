@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,11 +17,12 @@ from icetower.admission.facts import Facts
 from icetower.admission.gate import judge
 from icetower.admission.identity import Identity
 from icetower.admission.operations import operation_of, operations_of
+from icetower.admission.sizes import check_commit_sizes
 from icetower.admission.targets import Places, locate, targets_of
 from icetower.contracts.document import load
 from icetower.contracts.model import Contract, Operation
 from icetower.errors import BadRequest, CommitConflict, ContractViolation, IcetowerError, KeyMisused, ValidationFailed
-from icetower.iceberg.change import Change, ListDiff, Touched
+from icetower.iceberg.change import Change, Header, ListDiff, Touched
 from icetower.iceberg.manifests import (
     ADDED,
     DATA,
@@ -32,7 +35,8 @@ from icetower.iceberg.manifests import (
     Manifest,
     ManifestFile,
 )
-from icetower.iceberg.records import referenced_file
+from icetower.iceberg.record_sizes import ADDED_MAX_BYTES, PARTITION_VALUE_MAX_BYTES
+from icetower.iceberg.records import FieldSummary, referenced_file
 from icetower.protocol.names import Identifier
 from icetower.protocol.snapshots import Snapshot
 from icetower.protocol.updates import Updates
@@ -336,6 +340,66 @@ def test_r5_manifests_that_lie_are_refused_to_administrators_too() -> None:
         assert isinstance(error, ValidationFailed)
         assert error.rule == "contract.manifest"
         assert "EXISTING entry x" in error.message
+
+
+LONG = "x" * (PARTITION_VALUE_MAX_BYTES + 1)
+
+
+def named(name: str, partition: Any, **record: Any) -> Touched:
+    plain = file(name)
+    return replace(plain, file=replace(plain.file, partition=(partition,), record=record))
+
+
+@pytest.mark.parametrize("by", [contract(partitions="all"), administrator("chief")], ids=["agent", "chief"])
+def test_what_a_commit_adds_makes_no_record_that_is_too_long(by: Contract | Principal) -> None:
+    bounds = [{"key": at, "value": b"b" * 1_000} for at in range(800)]
+    for added, said in (
+        (named("a", LONG), "the partition field day of the file"),
+        (named("a", LONG.encode()), "the partition field day of the file"),
+        (named("a", "x", lower_bounds=bounds), "write shorter bounds"),
+        (named("a", "x", key_metadata=b"k" * ADDED_MAX_BYTES), "takes"),
+    ):
+        error = refused(change([added]), by=by)
+        assert (error.status, error.rule, error.next_step) == (400, "limit.record", "fix_request")
+        assert error.files == (added.file.path,)
+        assert said in error.message
+        assert "xxxx" not in error.message
+
+
+def test_what_a_table_has_already_may_be_replaced_and_removed() -> None:
+    chief = administrator("chief")
+    assert ask(change([named("ab", LONG)], [named("a", LONG), named("b", LONG)], claim="replace"), by=chief)
+    assert ask(change([], [named("a", LONG)], claim="delete"), by=chief)
+    assert refused(change([named("b", LONG + "y")], [named("a", LONG)]), by=chief).rule == "limit.record"
+
+
+@pytest.mark.parametrize(
+    ("key", "length", "partition", "fits"),
+    [
+        (0, 1_000, "a", True),
+        (0, 20_000, "a", False),
+        (0, 20_000, "a" * 20_000, True),
+        (60_000, 1_000, "a", True),
+        (70_000, 1_000, "a", False),
+    ],
+)
+def test_a_manifest_list_says_no_more_of_a_manifest_than_its_partitions_need(
+    key: int, length: int, partition: str, fits: bool
+) -> None:
+    summary = FieldSummary(False, None, b"a" * length, b"b" * length)
+    row, _ = manifest("m.avro", (0, A))
+    row = replace(row, partitions=(summary,), key_metadata=b"k" * key)
+    rewritten = replace(
+        change([], [], claim="replace"), headers=(Header(row, (1000,), ("string",), frozenset({(partition,)})),)
+    )
+    facts: Any = SimpleNamespace(changes=(rewritten,), after=METADATA)
+    if fits:
+        check_commit_sizes(facts)
+        return
+    with pytest.raises(ValidationFailed) as caught:
+        check_commit_sizes(facts)
+    assert caught.value.rule == "limit.record"
+    assert len(caught.value.message) < 1_000
 
 
 def test_r5_a_deletion_vector_labelled_as_mine_may_reach_into_yours() -> None:

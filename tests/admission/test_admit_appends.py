@@ -15,6 +15,7 @@ from icetower.errors import IcetowerError
 from icetower.files.footers import Verified
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.manifests import DataFile
+from icetower.iceberg.record_sizes import PARTITION_VALUE_MAX_BYTES
 from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal, administrator
@@ -330,3 +331,17 @@ def test_a_field_that_was_removed_may_be_left_out() -> None:
 
 def test_a_spec_must_be_one_of_the_tables() -> None:
     assert refusal(ADMIN, request(descriptor(spec_id=4))) == (400, "append.partition")
+
+
+@pytest.mark.parametrize("principal", [EVERYWHERE, ADMIN], ids=["agent", "chief"])
+def test_a_partition_value_is_bounded_whoever_names_it(principal: Principal) -> None:
+    by_name = head(("name", "identity"))
+    asked(principal, request(descriptor(partition=["x" * PARTITION_VALUE_MAX_BYTES])), table=by_name)
+    long = descriptor("b", ["x" * (PARTITION_VALUE_MAX_BYTES + 1)])
+    with pytest.raises(IcetowerError) as refused:
+        asked(principal, request(descriptor("a", ["x"]), long), table=by_name)
+    error = refused.value
+    assert (error.status, error.rule, error.next_step) == (400, "limit.record", "fix_request")
+    assert error.files == ("file:///w/t/data/b",)
+    assert "name_identity" in error.message
+    assert "xxxx" not in error.message

@@ -10,6 +10,7 @@ from icetower.admission.gate import ROWS_CHECKS, ask
 from icetower.admission.identity import Identity
 from icetower.admission.rows import RowsFacts, SentRows, admitted_rows, read_rows
 from icetower.errors import IcetowerError
+from icetower.iceberg.record_sizes import PARTITION_MAX_BYTES, PARTITION_VALUE_MAX_BYTES
 from icetower.registry.principals import Principal, administrator
 from icetower.table.head import HeadState
 from tests.admission.test_admit_appends import TABLE, agent, head
@@ -91,3 +92,37 @@ def test_equal_rows_have_one_fingerprint_however_they_are_spelled() -> None:
     assert one.rows is not None
     assert one.rows.count == 1
     assert one.fingerprint != admitted_rows(sent(principal, table, {"id": 2, "name": "a"})).fingerprint
+
+
+@pytest.mark.parametrize("principal", [agent(", partitions: all"), administrator("root")], ids=["agent", "chief"])
+@pytest.mark.parametrize(
+    ("column", "long", "fits"),
+    [
+        ("name", "x" * (PARTITION_VALUE_MAX_BYTES + 1), "x" * PARTITION_VALUE_MAX_BYTES),
+        ("name", "ü" * (PARTITION_VALUE_MAX_BYTES // 2 + 1), "ü" * (PARTITION_VALUE_MAX_BYTES // 2)),
+        ("blob", "base64:" + "AAAA" * 1_366, "base64:" + "AAAA" * 1_365),
+    ],
+)
+def test_a_partition_value_is_bounded_whoever_sends_it(principal: Principal, column: str, long: str, fits: str) -> None:
+    table = head((column, "identity"))
+    assert ask(ROWS_CHECKS, sent(principal, table, {column: fits})) == ()
+    error = refused(principal, table, {column: "b" if column == "name" else "base64:AAAA"}, {column: long})
+    assert (error.status, error.rule, error.next_step) == (400, "limit.record", "fix_request")
+    assert f"{column}_identity of row 2" in error.message
+    assert str(PARTITION_VALUE_MAX_BYTES) in error.message
+    assert long[:50] not in error.message
+    assert ask(ROWS_CHECKS, sent(principal, head((column, "truncate[4]")), {column: long})) == ()
+
+
+def test_the_values_of_a_partition_are_bounded_together() -> None:
+    names = {f"truncate[{width}]": "name" for width in range(PARTITION_VALUE_MAX_BYTES - 5, PARTITION_VALUE_MAX_BYTES)}
+    table = head(*((column, transform) for transform, column in list(names.items())[:1]))
+    assert ask(ROWS_CHECKS, sent(administrator("root"), table, {"name": "x" * 9_000})) == ()
+    spec = table.metadata["partition-specs"][0]
+    spec["fields"] = [
+        {**spec["fields"][0], "name": f"p{at}", "field-id": 1000 + at, "transform": transform}
+        for at, transform in enumerate(names)
+    ]
+    error = refused(administrator("root"), table, {"name": "x" * 9_000})
+    assert error.rule == "limit.record"
+    assert f"at most {PARTITION_MAX_BYTES}" in error.message

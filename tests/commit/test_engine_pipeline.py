@@ -18,6 +18,7 @@ from icetower.commit.pieces import Pieces
 from icetower.commit.plan import Plan, plan
 from icetower.commit.steps import Version
 from icetower.errors import Forbidden, UpstreamFailed
+from icetower.iceberg import avro_files, listing
 from icetower.iceberg.schemas import read_as
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import administrator
@@ -660,6 +661,56 @@ async def fast(world: World, name: str, key: str | None = None, application: tup
     uuid = writer.base.metadata["table-uuid"]
     file = Touched(writer.data_file(name), 0, None)
     return AdmittedAppend(Identity.of_append(name, "main", key, application), TABLE, (file,), "c", 1, name, uuid)
+
+
+def test_an_append_that_no_manifest_can_hold_is_refused_alone() -> None:
+    async def story() -> None:
+        world = World(limits=Limits(deadline_s=5, append_interval_s=0))
+        await world.create(**{"schema.name-mapping.default": NAMES})
+        members = [await fast(world, name) for name in ("a", "b", "c", "d", "e")]
+        [touched] = members[2].files
+        bounds = [{"key": 1, "value": b"x" * avro_files.RECORD_MAX_BYTES}]
+        long = replace(touched.file, record={**touched.file.record, "lower_bounds": bounds})
+        members[2] = replace(members[2], files=(replace(touched, file=long),))
+        sent = [asyncio.create_task(world.engine.submit_append(member)) for member in members]
+        assert await ends(sent) == ["appended", "appended", "400 manifest.writable", "appended", "appended"]
+        assert await world.live() == ["a", "b", "d", "e"]
+
+    run(story())
+
+
+@pytest.mark.parametrize("rebased", [False, True])
+def test_a_list_that_was_read_is_packed_in_pieces_between_which_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, rebased: bool
+) -> None:
+    async def story() -> None:
+        world = World(limits=Limits(deadline_s=5, append_interval_s=0))
+        await world.create(**{"schema.name-mapping.default": NAMES})
+        requests = await blind(world, "ann")
+        for number in range(12):
+            await (await (await world.writer().refresh()).append(f"old{number}", summary=BLIND)).send()
+        world.restart()
+        work: list[int] = []
+
+        def noted(*arguments: Any, **given: Any) -> Pieces[Plan]:
+            pieces = plan(*arguments, **given)
+            while True:
+                try:
+                    work.append(next(pieces))
+                except StopIteration as end:
+                    return end.value
+                yield 0
+
+        monkeypatch.setattr(steps, "plan", noted)
+        monkeypatch.setattr(listing.Listing, "packing", lambda self, version: iter([1_000_000]))
+        if rebased:
+            assert await ends(await send(world, *requests)) == ["rebased"]
+        else:
+            assert (await world.engine.submit_append(await fast(world, "a"))).outcome == "appended"
+        assert 1_000_000 in work
+        assert len(await world.live()) == 13
+
+    run(story())
 
 
 # -- what is known of the table --------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from icetower.admission.admitted import AdmittedAppend
 from icetower.admission.identity import Identity
 from icetower.commit import appends as appends_module
 from icetower.commit.appends import AUTHORS_MAX, Folded, fold, once_each, why_not
+from icetower.iceberg import avro_files, record_sizes
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.change import Touched
 from icetower.iceberg.listing import Listing
@@ -217,6 +218,23 @@ def test_a_huge_group_has_manifests_of_a_size_that_readers_like(monkeypatch: pyt
     monkeypatch.setattr(appends_module, "ENTRIES_PER_MANIFEST_MAX", 2)
     done, _ = folded(table(3), [append("ann", *(file(str(n)) for n in range(5)))])
     assert [(row.added_files, row.first_row_id) for row in rows_of(done)] == [(2, 0), (2, 4), (1, 8)]
+
+
+def test_a_group_of_wide_files_has_manifests_that_readers_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader gives the records of one manifest so much memory: each item counts."""
+    monkeypatch.setattr(avro_files, "MEMORY_MAX_BYTES", 50_000)
+    monkeypatch.setattr(record_sizes, "MANIFEST_MEMORY_MAX_BYTES", 47_000)
+    counts = [{"key": at, "value": 1} for at in range(40)]
+    wide = [file(str(n)) for n in range(10)]
+    wide = [
+        replace(each, file=replace(each.file, record={**each.file.record, "value_counts": counts})) for each in wide
+    ]
+    done, _ = folded(table(3), [append("ann", each) for each in wide])
+    assert [row.added_files for row in rows_of(done)] == [3, 3, 3, 1]
+    assert [len(read_manifest(done.files[row.path]).entries) for row in rows_of(done)] == [3, 3, 3, 1]
+    monkeypatch.setattr(record_sizes, "MANIFEST_MAX_BYTES", 2 * record_sizes.record_bytes(wide[0].file))
+    done, _ = folded(table(3), [append("ann", each) for each in wide])
+    assert [row.added_files for row in rows_of(done)] == [2, 2, 2, 2, 2]
 
 
 def test_time_never_goes_back_and_the_schema_is_the_current_one() -> None:

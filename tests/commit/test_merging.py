@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from icetower.commit import merging
 from icetower.commit.merging import ENTRIES_MAX, MANIFESTS_MAX, Merge, merge_small
+from icetower.iceberg import avro_files
 from icetower.iceberg.entries import Files, NeedsFiles
 from icetower.iceberg.listing import Listing, assign_row_ids, write_listing
 from icetower.iceberg.manifest_writing import manifest_row, write_manifest
@@ -232,6 +234,20 @@ def test_a_target_size_bounds_what_is_merged() -> None:
     merge = world.merge(metadata(count="10", size=str(length * 5)))
     assert merge is not None
     assert len(merge.replaced) == 5
+
+
+def test_no_more_is_merged_than_readers_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    for _ in range(12):
+        world.commit(world.entry())
+    monkeypatch.setattr(avro_files, "MEMORY_MAX_BYTES", 5 * 3_300)
+    monkeypatch.setattr(merging, "MANIFEST_MEMORY_MAX_BYTES", 5 * 3_300)
+    merge = world.merge()
+    assert merge is not None
+    assert len(merge.replaced) == 5
+    row = world.take(merge)
+    assert row is not None
+    assert row.existing_files == 5
 
 
 def test_s4_nothing_is_merged_that_a_base_in_flight_does_not_have() -> None:

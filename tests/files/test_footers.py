@@ -399,6 +399,28 @@ def test_the_tables_metrics_modes_are_kept_to() -> None:
     assert by_id(record["upper_bounds"]) == {3: b"x" * 40, 4: b"x" * 15 + b"y"}
 
 
+def test_long_bounds_are_left_out_and_all_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = [column(n, f"c{n}", "string") for n in range(1, 5)]
+    metadata = table(columns, **{"write.metadata.metrics.default": "full"})
+    monkeypatch.setattr(footers_module, "BOUND_MAX_BYTES", 100)
+    lengths = (100, 101, 3, 4)
+    data = parquet([field(f"c{n}", pa.string(), n) for n in range(1, 5)], *(["b" * n, "b" * 3] for n in lengths))
+    record = look(metadata, data).file.record
+    assert {n: len(bound) for n, bound in by_id(record["lower_bounds"]).items()} == {1: 3, 2: 3, 3: 3, 4: 3}
+    assert {n: len(bound) for n, bound in by_id(record["upper_bounds"]).items()} == {1: 100, 3: 3, 4: 4}
+    assert set(by_id(record["value_counts"])) == {1, 2, 3, 4}
+    monkeypatch.setattr(footers_module, "BOUNDS_MAX_BYTES", 10)
+    record = look(metadata, data).file.record
+    assert (
+        sum(len(bound) for name in ("lower_bounds", "upper_bounds") for bound in by_id(record.get(name)).values()) <= 10
+    )
+
+
+def test_what_a_manifest_says_of_a_file_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(footers_module, "ADDED_MAX_BYTES", 300)
+    assert refusal(table([ID]), ONE) == "limit.record"
+
+
 def test_without_statistics_there_are_sizes_alone() -> None:
     record = look(table([ID]), parquet([ID_FIELD], [1], write_statistics=False)).file.record
     assert set(by_id(record["column_sizes"])) == {1}

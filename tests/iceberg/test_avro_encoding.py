@@ -190,6 +190,27 @@ def test_a_schema_that_is_not_known_is_refused(kind: Any) -> None:
     assert caught.value.rule == "manifest.writable"
 
 
+def test_what_its_own_reader_would_not_take_is_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = {"type": "record", "name": "r", "fields": [{"name": "x", "type": {"type": "array", "items": "bytes"}}]}
+
+    def refusal(*records: dict[str, Any], header: str = "") -> str | None:
+        try:
+            data = avro_files.write(schema, records, {"key": header})
+        except ValidationFailed as error:
+            return error.rule
+        assert avro_files.read(data, rename=lambda _, name: name, what="it").records == list(records)
+        return None
+
+    long = {"x": [b"x" * (avro_files.RECORD_MAX_BYTES - 6)]}
+    assert refusal(long, {"x": []}, long) is None
+    assert refusal({"x": []}, {"x": [b"x" * (avro_files.RECORD_MAX_BYTES - 5)]}) == "manifest.writable"
+    assert refusal(header="x" * avro_files.HEADER_MAX_BYTES) == "manifest.writable"
+    monkeypatch.setattr(avro_files, "MEMORY_MAX_BYTES", 4 * avro_files.RECORD_MEMORY_BYTES)
+    assert refusal(*[{"x": []}] * 4) is None
+    assert refusal(*[{"x": []}] * 5) == "manifest.writable"
+    assert refusal({"x": [b""] * 14}) == "manifest.writable"
+
+
 @pytest.mark.parametrize("header", [{"key": "\ud800"}, {"\ud800": "value"}, {"key": 1}])
 def test_a_header_that_is_no_text_is_refused(header: Any) -> None:
     with pytest.raises(ValidationFailed) as caught:

@@ -19,9 +19,13 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import read_manifest_list as read_by_pyiceberg
 
 from icetower.errors import ValidationFailed
+from icetower.files.parsing import ON_LOOP_ENTRIES
+from icetower.iceberg import listing as listing_module
+from icetower.iceberg.avro_files import RECORD_MAX_BYTES
 from icetower.iceberg.listing import Listing, Run, assign_row_ids, write_listing
 from icetower.iceberg.manifests import read_manifest_list
 from icetower.iceberg.records import FieldSummary, ManifestFile
+from icetower.storage.port import MANIFEST_LIST
 from tools import java
 from verify.differential.oracle import classpath
 
@@ -259,6 +263,77 @@ def test_an_encoding_kept_for_one_format_is_not_taken_for_another() -> None:
     longer = Listing((Run.joined((*Listing.of([row(2, first_row_id=4)]).runs, *listing.runs)),))
     assert [found.first_row_id for found in read_manifest_list(written(longer, 2))] == [None, None]
     assert [found.first_row_id for found in read_manifest_list(written(longer, 3))] == [4, 3]
+
+
+# ── Long rows ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def long_row(number: int, length: int = 20_000) -> ManifestFile:
+    part = FieldSummary(contains_null=False, contains_nan=False, lower=b"a" * length, upper=os.urandom(length))
+    return replace(row(number, first_row_id=0), partitions=(part,))
+
+
+def test_a_row_or_a_list_that_no_reader_takes_is_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValidationFailed, match="bytes") as caught:
+        written(Listing.of([long_row(1, RECORD_MAX_BYTES // 2)]))
+    assert caught.value.rule == "manifest.writable"
+    listing = Listing.of(long_row(number) for number in range(20))
+    assert read_manifest_list(written(listing)) == listing.rows
+    monkeypatch.setattr(listing_module, "LIST_MAX_BYTES", 20 * 20_000)
+    with pytest.raises(ValidationFailed, match="merge its manifests") as caught:
+        written(listing)
+    assert caught.value.rule == "limit.file"
+
+
+def test_a_list_is_as_long_as_is_read() -> None:
+    assert MANIFEST_LIST.most_bytes == listing_module.LIST_MAX_BYTES
+
+
+def test_the_memory_of_long_rows_is_counted_with_their_encoding() -> None:
+    listing = Listing.of(long_row(number) for number in range(40))
+    written(listing)
+    held = [*listing.rows, *(part for found in listing.rows for part in found.partitions or ())]
+    texts = sum(
+        len(value) for part in held if isinstance(part, FieldSummary) for value in (part.lower, part.upper) if value
+    )
+    encoded = sum(len(each or b"") for run in listing.runs for each in run._encoded[3])
+    packed = sum(len(run.block(3)) for run in listing.runs)
+    assert texts + encoded + packed <= listing.memory_bytes <= 1.5 * (texts + encoded + packed)
+
+
+def test_what_is_packed_at_once_is_bounded_however_long_rows_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed: list[int] = []
+    pack = listing_module._packed
+
+    def counted(data: bytes, rows: int) -> bytes:
+        packed.append(len(data))
+        return pack(data, rows)
+
+    monkeypatch.setattr(listing_module, "_packed", counted)
+    read = Listing.of(long_row(number) for number in range(400))
+    work = list(read.packing(3))
+    assert max(packed) <= 350_000
+    assert len(work) == len(packed) == len(read.runs)
+    assert min(work[:-1]) >= ON_LOOP_ENTRIES
+    assert list(read.packing(3)) == []
+    packed.clear()
+    written(read)
+    assert packed == []
+    listing = read
+    for number in range(400, 700):
+        listing = listing.prepend([long_row(number)])
+        written(listing)
+    assert max(packed) <= 16 * 350_000
+    assert sum(packed) <= 4 * 300 * 41_000
+    listing = Listing.of([]).prepend(long_row(number) for number in range(100))
+    assert len(listing.runs) > 10
+    assert listing.rows == tuple(row for run in listing.runs for row in run.rows)
+
+
+def test_runs_without_row_ids_are_not_packed_before_they_have_them() -> None:
+    listing = Listing.of(row(number) for number in range(200))
+    assert list(listing.packing(3)) == []
+    assert len(list(listing.packing(2))) == 2
 
 
 # ── Other readers ────────────────────────────────────────────────────────────────────────────────────────────────────

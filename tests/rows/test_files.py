@@ -128,7 +128,7 @@ def test_files_row_groups_codec_and_bloom_filters_are_as_the_table_says() -> Non
     assert len(with_filter[0].data) > len(plain.data)
 
 
-@pytest.mark.parametrize("value", ["x", "0", "-1", "", "9" * 30])
+@pytest.mark.parametrize("value", ["x", "0", "-1", "", "9" * 30, "9" * 4_400])
 def test_properties_that_make_no_sense_are_as_if_they_were_not_there(value: str) -> None:
     sizes = ("target-file-size-bytes", "parquet.row-group-size-bytes", "parquet.page-size-bytes")
     names = (*sizes, "parquet.compression-level", "parquet.compression-codec")

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from icetower.admission import appends, clauses, client_settings, contents, guards, honesty, progress, rows
+from icetower.admission import appends, clauses, client_settings, contents, guards, honesty, progress, rows, sizes
 from icetower.admission.admitted import Admitted, AdmittedAppend, fingerprint
 from icetower.admission.appends import AppendFacts
 from icetower.admission.deliveries import Way
@@ -98,6 +98,7 @@ REQUEST_CHECKS: tuple[Check[Facts], ...] = (
 COMMIT_CHECKS: tuple[Check[Facts], ...] = (
     Check(honesty.check_manifests, everybody=True),
     Check(honesty.check_headers, everybody=True),
+    Check(sizes.check_commit_sizes, everybody=True),
     Check(honesty.check_summary_names, everybody=True),
     Check(honesty.check_properties_of_ours, everybody=True, of_head=True),
     Check(honesty.check_client_code, everybody=True, of_head=True),
@@ -121,6 +122,7 @@ HEAD_CHECKS: tuple[Check[Facts], ...] = (
 APPEND_CHECKS: tuple[Check[AppendFacts], ...] = (
     Check(appends.check_table, everybody=True),
     Check(appends.check_partitions_fit, everybody=True),
+    Check(sizes.check_append_sizes, everybody=True),
     Check(appends.check_each_once, everybody=True),
     Check(appends.check_partitions),
     Check(appends.check_locations),
@@ -131,6 +133,7 @@ APPEND_CHECKS: tuple[Check[AppendFacts], ...] = (
 
 
 ROWS_CHECKS: tuple[Check[SentRows], ...] = (
+    Check(sizes.check_row_sizes, everybody=True),
     Check(rows.check_row_partitions),
     Check(rows.check_row_quotas),
     Check(rows.check_row_key),

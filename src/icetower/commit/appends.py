@@ -25,6 +25,7 @@ from icetower.iceberg.manifest_writing import row_of, write_manifest
 from icetower.iceberg.manifests import ADDED, DATA, Entry, ManifestFile
 from icetower.iceberg.metadata import Metadata
 from icetower.iceberg.partitions import spec_of
+from icetower.iceberg.record_sizes import in_manifests
 from icetower.iceberg.schemas import read_as, schema_of
 from icetower.protocol.marks import AUTHOR, GROUP_FILE, GROUP_SIZE, REF
 from icetower.protocol.names import Identifier
@@ -192,6 +193,14 @@ def another_table(identifier: Identifier) -> CommitConflict:
     )
 
 
+def by_ref(appends: Sequence[AdmittedAppend]) -> list[list[AdmittedAppend]]:
+    """Appends by their branches, in queue order each."""
+    found: dict[str, list[AdmittedAppend]] = {}
+    for append in appends:
+        found.setdefault(append.ref, []).append(append)
+    return list(found.values())
+
+
 def once_each(
     able: Sequence[AdmittedAppend],
 ) -> tuple[
@@ -287,8 +296,7 @@ def _manifests(
     for spec_id, entries in by_spec.items():
         spec = next(spec for spec in metadata["partition-specs"] if spec["spec-id"] == spec_id)
         kinds = [field.result_type for field in spec_of(metadata, spec_id).fields]
-        for start in range(0, len(entries), ENTRIES_PER_MANIFEST_MAX):
-            some = entries[start : start + ENTRIES_PER_MANIFEST_MAX]
+        for some in in_manifests(entries, ENTRIES_PER_MANIFEST_MAX):
             data = write_manifest(
                 some,
                 spec_fields=tuple(spec["fields"]),

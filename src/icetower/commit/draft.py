@@ -120,6 +120,8 @@ class _Finisher:
                     continue
                 change = self._changes[update["snapshot"]["snapshot-id"]]
                 look(updates)  # it is finished on the table as the updates before it leave it: new schema, new format
+                if self._rebase:
+                    yield from staged.listing(parent_id).packing(staged.format_version)
                 snapshot = self._finish(change, parent_id if self._rebase else change.snapshot.parent_id)
                 parent_id = snapshot["snapshot-id"]
                 updates.append({**update, "snapshot": snapshot})

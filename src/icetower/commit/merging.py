@@ -31,6 +31,12 @@ from icetower.iceberg.listing import Listing
 from icetower.iceberg.manifest_writing import manifest_row, write_manifest
 from icetower.iceberg.manifests import DATA, EXISTING, Entry, Manifest, ManifestFile
 from icetower.iceberg.metadata import Metadata
+from icetower.iceberg.record_sizes import (
+    MANIFEST_MAX_BYTES,
+    MANIFEST_MEMORY_MAX_BYTES,
+    read_memory_bytes,
+    record_bytes,
+)
 from icetower.iceberg.schemas import schema_of
 
 ENTRIES_MAX = 2_000
@@ -165,6 +171,7 @@ def _merged(
     field_ids = [field["field-id"] for field in fields]
     replaced: set[str] = set()
     entries: list[Entry] = []
+    size_bytes = memory_bytes = 0
     for row in chosen:
         if not _live(row):
             replaced.add(row.path)
@@ -174,6 +181,10 @@ def _merged(
         live = list(files.live(row))
         if any(each.sequence_number is None for each in live):
             continue  # its entries have lost what they should say: not for us to make good
+        size_bytes += sum(record_bytes(each.entry.file) for each in live)
+        memory_bytes += sum(read_memory_bytes(each.entry) for each in live)
+        if size_bytes > MANIFEST_MAX_BYTES or memory_bytes > MANIFEST_MEMORY_MAX_BYTES:
+            break  # its readers would not take it
         replaced.add(row.path)
         entries += map(_existing, live)
     left = listing.without(replaced)

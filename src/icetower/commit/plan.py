@@ -9,9 +9,9 @@ The members are taken in queue order, each planned on the table as its predecess
    written meanwhile conflicts with it (`rebase`).
 4. Anything else is *refused*. What is merely stale is 409: the client validates and tries again, as everywhere.
 
-Appends of the fast path come last, all of a branch in one snapshot (`appends`), and after them only what changes nothing
-but the schema. A snapshot keeps its id through all of this, since clients look for it (trap A1), and the manifests that
-its client wrote are named by path wherever possible (trap A2). The files are written by the engine; here they are only
+Appends of the fast path come last, all of a branch in one snapshot (`appends`), and after them what only changes the
+schema. A snapshot keeps its id through all of this, since clients look for it (trap A1), and the manifests that its
+client wrote are named by path wherever possible (trap A2). The files are written by the engine; here they are only
 bytes.
 """
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 from icetower.admission.admitted import Admitted, AdmittedAppend, AdmittedFence
@@ -346,7 +346,7 @@ class _Planner:
             return
         self._accepted.append(Accepted(member, "fenced", ()))
 
-    def fold(self, appends: Sequence[AdmittedAppend]) -> None:
+    def fold(self, appends: Sequence[AdmittedAppend]) -> Pieces[None]:
         """Decide on the appends to one branch, and fold those that go in. Raises what is in `LACKING`."""
         able: list[AdmittedAppend] = []
         for append in appends:
@@ -368,8 +368,10 @@ class _Planner:
         if not going:
             return
         try:
-            snapshot_id, folded = self._folded(going)
-        except ValidationFailed as error:  # the table is full
+            snapshot_id, folded = yield from self._folded(going)
+        except ValidationFailed as error:  # the table is full, or one of them is the cause: tried again in halves
+            if error.rule == "manifest.writable" and len(able) > 1:
+                raise
             self._refused += [Refused(append, error) for append in (*going, *(append for append, _ in later))]
             return
         self._keys = self._keys.plus(folded.keys)
@@ -377,7 +379,7 @@ class _Planner:
         for append, error in later:
             self._replay(append, (snapshot_id,), error)
 
-    def _folded(self, going: Sequence[AdmittedAppend]) -> tuple[int, Folded]:
+    def _folded(self, going: Sequence[AdmittedAppend]) -> Pieces[tuple[int, Folded]]:
         """Appends to one branch as one snapshot. Raises `NeedsFile`, and `ValidationFailed` where the table is full."""
         staged, ref = self._staged, going[0].ref
         encoded = self._encoded(going)
@@ -388,6 +390,7 @@ class _Planner:
             listing, _ = merged_parent(
                 staged, new_files, staged.listing(parent_id), snapshot_id, number, self._new_name
             )
+            yield from listing.packing(staged.format_version)
             folded = fold(
                 going,
                 metadata=staged.view,
@@ -403,9 +406,7 @@ class _Planner:
             new_files.listings.update(folded.lists)
             new_files.live.update(folded.live)
             for path, folded_list in folded.lists.items():
-                new_files.own[path] = tuple(
-                    row for row in folded_list.runs[0].rows if row.added_snapshot_id == snapshot_id
-                )
+                new_files.own[path] = tuple(takewhile(lambda row: row.added_snapshot_id == snapshot_id, folded_list))
             staged.apply(folded.updates)
             self._take_room(folded.updates)
         return snapshot_id, folded

@@ -26,6 +26,7 @@ from icetower.iceberg import transforms
 from icetower.iceberg.column_metrics import NONE, Mode, lower_bound, modes_of, upper_bound
 from icetower.iceberg.manifests import DATA, DataFile
 from icetower.iceberg.partitions import PartitionField, PartitionSpec, human_value
+from icetower.iceberg.record_sizes import ADDED_MAX_BYTES, BOUND_MAX_BYTES, BOUNDS_MAX_BYTES, record_bytes, too_long
 from icetower.iceberg.schemas import columns, source_of
 from icetower.parquet.columns import Leaf, TableColumns, leaves_of, read_schema
 from icetower.parquet.statistics import Values, orders, values_of
@@ -347,6 +348,9 @@ def verified(layout: Layout, claim: Claim, end: bytes) -> Verified:
         referenced_data_file=None,
         record=record | statistics,
     )
+    size_bytes = record_bytes(file)
+    if size_bytes > ADDED_MAX_BYTES:
+        raise too_long(path, size_bytes)
     return Verified(file, claim.spec.spec_id, unproven)
 
 
@@ -392,6 +396,7 @@ def _statistics(
     lowers: list[dict[str, Any]] = []
     uppers: list[dict[str, Any]] = []
     sources: dict[int, Values] = {}
+    left_bytes = BOUNDS_MAX_BYTES
     _check_nan_columns(found, claim)
     for column in found:
         leaf, mode = column.leaf, column.mode
@@ -420,10 +425,13 @@ def _statistics(
             # Two orders of UUIDs are about, Parquet's and Java's: bounds are right in both where they are equal.
             if leaf.kind == "uuid" and values.lower != values.upper:
                 continue
-            lowers.append({"key": leaf.id, "value": lower_bound(values.lower, leaf.kind or "", mode.length)})
+            lower = lower_bound(values.lower, leaf.kind or "", mode.length)
             upper = upper_bound(values.upper, leaf.kind or "", mode.length)
-            if upper is not None:
-                uppers.append({"key": leaf.id, "value": upper})
+            for bounds, bound in ((lowers, lower), (uppers, upper)):
+                # Readers do without a bound, but not without the table: one of many megabytes may be asked for.
+                if bound is not None and len(bound) <= min(BOUND_MAX_BYTES, left_bytes):
+                    bounds.append({"key": leaf.id, "value": bound})
+                    left_bytes -= len(bound)
     maps = {
         "column_sizes": [{"key": column_id, "value": size} for column_id, size in sizes.items()],
         "value_counts": counts,

@@ -59,7 +59,9 @@ RECORD_MAX_BYTES = 1024 * 1024
 MEMORY_MAX_BYTES = 256 * 1024 * 1024
 """What the records of one file may take in memory."""
 
-_RECORD_MEMORY_BYTES, _ITEM_MEMORY_BYTES = 1_000, 224
+RECORD_MEMORY_BYTES, ITEM_MEMORY_BYTES = 1_000, 224
+"""What a record takes in memory, and each item of its lists."""
+
 _SCHEMA_KEPT_MAX_BYTES = 64 * 1024
 _SCHEMAS_KEPT_MAX_BYTES = 16 * 1024 * 1024
 _SCHEMA_FACTOR = 30
@@ -381,10 +383,10 @@ def _records_of_long_block(schema: AvroSchema, block: bytes, count: int) -> Iter
 
 def _memory_of(record: Mapping[str, Any]) -> int:
     """What a record takes in memory, without its texts: its items, and those of the records in it."""
-    size = _RECORD_MEMORY_BYTES
+    size = RECORD_MEMORY_BYTES
     for value in record.values():
         if isinstance(value, list):
-            size += _ITEM_MEMORY_BYTES * len(value)
+            size += ITEM_MEMORY_BYTES * len(value)
         elif isinstance(value, dict):
             size += _memory_of(value)
     return size
@@ -434,7 +436,7 @@ def write(schema: AvroSchema, records: Iterable[Mapping[str, Any]], header: Mapp
     The same input gives the same bytes: the sync marker is a digest, not a random number.
 
     Raises:
-        ValidationFailed: a record doesn't fit the schema.
+        ValidationFailed: a record doesn't fit the schema, or `read` would not take the file.
     """
     try:
         raw = orjson.dumps(schema)
@@ -442,6 +444,8 @@ def write(schema: AvroSchema, records: Iterable[Mapping[str, Any]], header: Mapp
         meta = {key: value.encode() for key, value in header.items()}
         meta |= {"avro.codec": b"deflate", "avro.schema": raw}
         start = _joined({"magic": MAGIC, "meta": meta, "sync": marker}, b"")
+        if len(start) > HEADER_MAX_BYTES:
+            raise _unwritable(f"a header of {len(start)} bytes, and at most {HEADER_MAX_BYTES} are read")
         return b"".join((start, *_blocks(_encoder_of(raw), records, marker)))
     except (*_UNREADABLE, *_UNREADABLE_TOO) as error:
         message = f"a record doesn't fit the Avro schema of {schema.get('name')} ({type(error).__name__}: {error})"
@@ -449,15 +453,27 @@ def write(schema: AvroSchema, records: Iterable[Mapping[str, Any]], header: Mapp
 
 
 def _blocks(encode: Encoder, records: Iterable[Mapping[str, Any]], marker: bytes) -> Iterator[bytes]:
-    block, count = bytearray(), 0
+    """Raises `ValidationFailed` for what `_records` does not take."""
+    block, count, rows, unpacked_bytes, left = bytearray(), 0, 0, 0, MEMORY_MAX_BYTES
     for record in records:
+        before = len(block)
         encode(block, record)
-        count += 1
+        own_bytes = len(block) - before
+        count, rows, unpacked_bytes, left = count + 1, rows + 1, unpacked_bytes + own_bytes, left - _memory_of(record)
+        if own_bytes >= RECORD_MAX_BYTES:
+            raise _unwritable(f"a record of {own_bytes} bytes, and less than {RECORD_MAX_BYTES} are read")
+        if left < 0 or unpacked_bytes > UNPACKED_MAX_BYTES or rows > ROWS_MAX:
+            raise _unwritable(f"{rows} records or more, which take more memory than their readers give them")
         if len(block) >= _BLOCK_BYTES:
             yield _block(block, count, marker)
             block, count = bytearray(), 0
     if count:
         yield _block(block, count, marker)
+
+
+def _unwritable(what: str) -> ValidationFailed:
+    message = f"a manifest would have {what}; write less of partitions and statistics, or fewer files at once"
+    return ValidationFailed(message, rule="manifest.writable")
 
 
 def _block(data: bytearray, count: int, marker: bytes) -> bytes:

@@ -25,8 +25,9 @@ from typing import NoReturn
 import orjson
 
 from icetower.errors import ValidationFailed
+from icetower.iceberg.avro_files import RECORD_MAX_BYTES, UNPACKED_MAX_BYTES
 from icetower.iceberg.avro_schemas import manifest_list_schema
-from icetower.iceberg.records import DATA, FieldSummary, ManifestFile, memory_of_row
+from icetower.iceberg.records import DATA, FieldSummary, ManifestFile, memory_of_row, texts_of_row
 
 _FAN = 8
 """So many small runs at the beginning become one; small is what has fewer rows than this."""
@@ -35,8 +36,20 @@ _FULL_ROWS = _FAN * _FAN
 _CUT_ROWS = 2 * _FULL_ROWS
 """A list that was read is cut into runs of so many: a row that leaves it has only its own run packed again."""
 
-_ENCODED_BYTES = 250
-"""What a row takes besides: its encoding, its part of a block, its place in the index of paths."""
+_ENCODED_BYTES = 130
+"""What a row takes besides, without texts: its encoding, its part of a block, its place in the index of paths."""
+
+_COPIES = 2
+"""A row's texts and bounds stand in its encoding, and in its part of a block once more, which may be packed or not."""
+
+_LONG_BYTES = 256 * 1024
+"""A run with so many bytes is not merged any more, however few rows it has: what is packed at once is bounded."""
+
+_LIGHTLY_BYTES = 128 * 1024
+"""So much is packed lightly: the event loop waits for it."""
+
+LIST_MAX_BYTES = 64 * 1024 * 1024
+"""Longer lists are not read (`storage.port.MANIFEST_LIST`)."""
 
 _MARKERS: Mapping[int, bytes] = {
     version: hashlib.blake2b(orjson.dumps(manifest_list_schema(version)), digest_size=16).digest()
@@ -55,12 +68,13 @@ class Run:
         encoded: by format version, each row's Avro encoding; None where it is not known yet.
     """
 
-    __slots__ = ("__dict__", "_blocks", "_encoded", "rows")
+    __slots__ = ("__dict__", "_blocks", "_encoded", "_lengths", "rows")
 
     def __init__(self, rows: tuple[ManifestFile, ...], encoded: Mapping[int, _Encoding] | None = None) -> None:
         self.rows = rows
         self._encoded: dict[int, _Encoding] = dict(encoded or {})
         self._blocks: dict[int, bytes] = {}
+        self._lengths: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -78,7 +92,17 @@ class Run:
     @cached_property
     def memory_bytes(self) -> int:
         """What the rows take in memory, and their encoding."""
-        return sum(_ENCODED_BYTES + memory_of_row(row) for row in self.rows)
+        return sum(_ENCODED_BYTES + memory_of_row(row) for row in self.rows) + _COPIES * self.texts_bytes
+
+    @cached_property
+    def texts_bytes(self) -> int:
+        """How long the texts and bounds of the rows are."""
+        return sum(map(texts_of_row, self.rows))
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is so long that it is not merged any more."""
+        return self.texts_bytes >= _LONG_BYTES
 
     def block(self, format_version: int) -> bytes:
         """The rows as one block of an Avro container file, with the marker after it.
@@ -93,6 +117,17 @@ class Run:
             _put_long(out, len(self.rows))
             _put_long(out, len(packed))
             found = self._blocks[format_version] = bytes(out) + packed + _MARKERS[format_version]
+        return found
+
+    def is_packed(self, format_version: int) -> bool:
+        """Whether its block is known."""
+        return format_version in self._blocks
+
+    def encoded_bytes(self, format_version: int) -> int:
+        """How long its rows are, unpacked. Raises as `block`."""
+        found = self._lengths.get(format_version)
+        if found is None:
+            found = self._lengths[format_version] = sum(map(len, self._encoding(format_version)))
         return found
 
     def without(self, paths: Collection[str]) -> Run:
@@ -132,8 +167,7 @@ class Listing:
     @classmethod
     def of(cls, rows: Iterable[ManifestFile]) -> Listing:
         """A listing of these rows, in their order."""
-        rows = tuple(rows)
-        return cls(tuple(Run(rows[at : at + _CUT_ROWS]) for at in range(0, len(rows), _CUT_ROWS)))
+        return cls(tuple(map(Run, _cut(rows))))
 
     @cached_property
     def rows(self) -> tuple[ManifestFile, ...]:
@@ -167,12 +201,22 @@ class Listing:
         rows = tuple(rows)
         if not rows:
             return self
-        runs = (Run(rows), *self.runs)
+        runs = (*map(Run, _cut(rows)), *self.runs)
         for rows_max, runs_max in ((_FAN, _FAN), (_FULL_ROWS, 2 * _FAN)):
-            small = next((at for at, run in enumerate(runs) if len(run) >= rows_max), len(runs))
+            small = next((at for at, run in enumerate(runs) if len(run) >= rows_max or run.is_long), len(runs))
             if small >= runs_max:
                 runs = (Run.joined(runs[:small]), *runs[small:])
         return Listing(runs)
+
+    def packing(self, format_version: int) -> Iterator[int]:
+        """Pack what `write_listing` would have to pack first, run by run. Yields how much work each was.
+
+        In entries of a manifest, about. Runs that get row ids yet are left out. Raises as `Run.block`.
+        """
+        for run in self.runs:
+            if not (run.is_packed(format_version) or (format_version >= 3 and run.lacks_row_ids)):
+                run.block(format_version)
+                yield len(run) // 8 + run.texts_bytes // 512
 
     def without(self, paths: Collection[str]) -> Listing:
         """This listing but for some manifests. Only runs that held one of them are made anew."""
@@ -185,7 +229,8 @@ class Listing:
                 run = run.without(gone)
                 if not run.rows:
                     continue
-                if kept and len(kept[-1]) + len(run) <= _FULL_ROWS:  # else removals would leave crumbs behind
+                short = not kept or not (kept[-1].is_long or run.is_long)
+                if kept and short and len(kept[-1]) + len(run) <= _FULL_ROWS:  # else removals would leave crumbs behind
                     run = Run.joined((kept.pop(), run))
             kept.append(run)
         return Listing(tuple(kept))
@@ -242,7 +287,7 @@ def write_listing(
 
     Raises:
         ValidationFailed: a row that the format cannot hold: delete manifests in version 1, unknown counts in
-            version 2, data manifests without row ids in version 3.
+            version 2, data manifests without row ids in version 3. ``limit.file``: the list would be too long.
     """
     meta = {
         "avro.codec": "deflate",
@@ -261,7 +306,32 @@ def write_listing(
         _put_bytes(header, key.encode())
         _put_bytes(header, value.encode())
     header.append(0)
-    return b"".join((header, _MARKERS[format_version], *(run.block(format_version) for run in listing.runs)))
+    blocks = [run.block(format_version) for run in listing.runs]
+    size_bytes = sum(map(len, blocks)) + len(header)
+    if (
+        size_bytes > LIST_MAX_BYTES
+        or sum(run.encoded_bytes(format_version) for run in listing.runs) > UNPACKED_MAX_BYTES
+    ):
+        raise ValidationFailed(
+            f"the table's manifest list would have {size_bytes} bytes for {len(listing)} manifests, and at most "
+            f"{LIST_MAX_BYTES} are read; merge its manifests first (Spark: CALL system.rewrite_manifests)",
+            rule="limit.file",
+        )
+    return b"".join((header, _MARKERS[format_version], *blocks))
+
+
+def _cut(rows: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, ...]]:
+    """Pieces of `_CUT_ROWS`, or of fewer that are long."""
+    piece: list[ManifestFile] = []
+    size_bytes = 0
+    for row in rows:
+        piece.append(row)
+        size_bytes += texts_of_row(row)
+        if len(piece) == _CUT_ROWS or size_bytes >= _LONG_BYTES:
+            yield tuple(piece)
+            piece, size_bytes = [], 0
+    if piece:
+        yield tuple(piece)
 
 
 # ── Avro: one record, written by hand, since that takes a quarter of the time that a general encoder takes ───────────
@@ -279,6 +349,8 @@ def _encoded(row: ManifestFile, format_version: int) -> bytes:
             _put_optional_long(out, row.first_row_id)
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         _refuse(row, format_version, f"{type(error).__name__}: {error}", error)
+    if len(out) >= RECORD_MAX_BYTES:
+        _refuse(row, format_version, f"its row has {len(out)} bytes, and less than {RECORD_MAX_BYTES} are read")
     return bytes(out)
 
 
@@ -387,4 +459,5 @@ def _packed(data: bytes, rows: int) -> bytes:
     if rows < _FAN and len(data) < 1 << 16:
         length = len(data).to_bytes(2, "little")
         return b"\x01" + length + bytes(byte ^ 0xFF for byte in length) + data
-    return zlib.compress(data, 1 if rows < _FULL_ROWS else 6, -zlib.MAX_WBITS)
+    lightly = rows < _FULL_ROWS or len(data) > _LIGHTLY_BYTES
+    return zlib.compress(data, 1 if lightly else 6, -zlib.MAX_WBITS)

@@ -112,18 +112,27 @@ _HEADER_FACTOR = 8
 
 def memory_of_row(row: ManifestFile) -> int:
     """What a row of a manifest list takes in memory, in bytes, as was measured with CPython 3.11."""
-    size = _ROW_BYTES + len(row.path) + len(row.key_metadata or b"")
+    return _ROW_BYTES + _SUMMARY_BYTES * len(row.partitions or ()) + texts_of_row(row)
+
+
+def texts_of_row(row: ManifestFile) -> int:
+    """How long the texts and bounds of a row of a manifest list are."""
+    size = len(row.path) + len(row.key_metadata or b"")
     for field_ in row.partitions or ():
-        size += _SUMMARY_BYTES + len(field_.lower or b"") + len(field_.upper or b"")
+        size += len(field_.lower or b"") + len(field_.upper or b"")
     return size
 
 
 def memory_of_manifest(manifest: Manifest) -> int:
     """What a manifest takes in memory, in bytes. Most of it are its columns' statistics, each value in a record."""
-    records = (entry.file.record for entry in manifest.entries)
-    items = sum(len(value) for record in records for value in record.values() if isinstance(value, list))
+    items = sum(items_of(entry.file) for entry in manifest.entries)
     own = manifest.unpacked_bytes + _HEADER_FACTOR * manifest.header_bytes
     return _ENTRY_BYTES * (len(manifest.entries) + 1) + _ITEM_BYTES * items + own
+
+
+def items_of(file: DataFile) -> int:
+    """How many items the lists of a file's record have: mostly what it says of single columns."""
+    return sum([len(value) for value in file.record.values() if isinstance(value, list)])
 
 
 def is_vector(file: DataFile) -> bool:

@@ -15,7 +15,9 @@ _REMOVED = ("deleted-records", "deleted-data-files")
 
 def _number(text: object) -> int | None:
     """A number of a summary; None where there is none."""
-    return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() else None
+    if not isinstance(text, str) or not text.isascii() or not text.isdecimal() or len(text) > 19:
+        return None
+    return int(text)
 
 
 class Snapshot(Mapping[str, Any]):

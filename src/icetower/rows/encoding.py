@@ -106,7 +106,8 @@ class _Settings:
 
     def _whole(self, name: str, default: int | None) -> int | None:
         text = self.properties.get(name, "").strip()
-        return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 2**40 else default
+        number = int(text) if text.isascii() and text.isdigit() and len(text) <= 19 else 0
+        return number if 0 < number < 2**40 else default
 
     def writing(self, table: Any) -> dict[str, Any]:
         """Arguments for `pyarrow.parquet.write_table`."""
