@@ -243,14 +243,6 @@ def once_each(
     return going, later, refused
 
 
-def by_ref(appends: Sequence[AdmittedAppend]) -> list[list[AdmittedAppend]]:
-    """Appends by the branch that they are for."""
-    found: dict[str, list[AdmittedAppend]] = {}
-    for append in appends:
-        found.setdefault(append.ref, []).append(append)
-    return list(found.values())
-
-
 def being_appended(append: AdmittedAppend, paths: Sequence[str]) -> KeyMisused:
     """The refusal of an append that cannot join a group which has taken some of its files.
 
