@@ -11,7 +11,7 @@ says whose each data file is and under which key (K1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,6 +134,14 @@ def fold(
     }
     updates = ({"action": "add-snapshot", "snapshot": snapshot}, _moved(metadata, appends[0].ref, snapshot_id))
     return Folded(snapshot, updates, files, {list_path: new_listing}, key_records(group), live)
+
+
+def by_ref(appends: Iterable[AdmittedAppend]) -> list[list[AdmittedAppend]]:
+    """Appends by their branches."""
+    found: dict[str, list[AdmittedAppend]] = {}
+    for append in appends:
+        found.setdefault(append.ref, []).append(append)
+    return list(found.values())
 
 
 def why_not(append: AdmittedAppend, metadata: Metadata) -> CommitConflict | None:
