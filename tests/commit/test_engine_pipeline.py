@@ -593,10 +593,10 @@ def test_h2_groups_of_nothing_but_appends_keep_an_interval_and_commits_take_them
             return planned
 
         monkeypatch.setattr(steps, "plan", noted)
-        first = asyncio.create_task(world.engine.submit_append(await fast(world, "a")))
+        first = asyncio.create_task(world.engine.submit(await fast(world, "a")))
         await first
         members = [await fast(world, name) for name in ("b", "c")]
-        waiting = [asyncio.create_task(world.engine.submit_append(member)) for member in members]
+        waiting = [asyncio.create_task(world.engine.submit(member)) for member in members]
         assert {(await task).outcome for task in waiting} == {"appended"}
         # The first began at once, the next two together, when the interval was over.
         assert (began, sizes) == ([0, 200], [1, 2])
@@ -608,7 +608,7 @@ def test_h2_groups_of_nothing_but_appends_keep_an_interval_and_commits_take_them
             await naps.wait()
 
         world.clock.sleep = never  # type: ignore[method-assign]
-        lingering = asyncio.create_task(world.engine.submit_append(await fast(world, "d")))
+        lingering = asyncio.create_task(world.engine.submit(await fast(world, "d")))
         await settled(world)
         assert not lingering.done()
         # A commit doesn't wait, and takes the append along.
@@ -616,7 +616,7 @@ def test_h2_groups_of_nothing_but_appends_keep_an_interval_and_commits_take_them
         assert (await lingering).outcome == "appended"
         assert sizes == [1, 2, 2]
         # A tower that shuts down doesn't wait either.
-        last = asyncio.create_task(world.engine.submit_append(await fast(world, "e")))
+        last = asyncio.create_task(world.engine.submit(await fast(world, "e")))
         await settled(world)
         assert not last.done()
         await world.engine.drain()
@@ -641,7 +641,7 @@ def test_appends_of_a_group_go_in_before_what_only_changes_the_schema(schema_fir
         ]
         widening = judged(administrator("bob"), TABLE, head.metadata, (), [], updates)
         append = replace(await fast(world, "a"), read_as=read_as(head.metadata))
-        sent = [world.engine.submit(widening), world.engine.submit_append(append)]
+        sent = [world.engine.submit(widening), world.engine.submit(append)]
         done = await asyncio.gather(*(sent if schema_first else reversed(sent)))
         assert sorted(each.outcome for each in done) == ["appended", "direct"]
         assert len({each.head.location for each in done}) == 1  # one group

@@ -160,10 +160,10 @@ def test_a3_an_append_sent_twice_hears_no_409_past_its_deadline_while_the_other_
         world.upstream.script = [gate]
         keyed = await fast(world, "ann", "key")
         numbered = await fast(world, "bob", application=("app", 1))
-        first = [asyncio.create_task(world.engine.submit_append(append)) for append in (keyed, numbered)]
+        first = [asyncio.create_task(world.engine.submit(append)) for append in (keyed, numbered)]
         await gate.began.wait()
-        again = [asyncio.create_task(world.engine.submit_append(append)) for append in (keyed, numbered)]
-        other = asyncio.create_task(world.engine.submit_append(await fast(world, "cid", "key")))
+        again = [asyncio.create_task(world.engine.submit(append)) for append in (keyed, numbered)]
+        other = asyncio.create_task(world.engine.submit(await fast(world, "cid", "key")))
         assert await ends([other]) == ["409 queue.deadline"]  # past the deadline of all
         assert not any(task.done() for task in again)
         gate.go_on.set()

@@ -42,7 +42,7 @@ async def appended(world: World, name: str) -> Any:
     member = AdmittedAppend(
         Identity.of_append("ann", "main", name, None), TABLE, (file,), "c", 1, name, head.metadata["table-uuid"]
     )
-    return (await asyncio.gather(world.engine.submit_append(member, head), return_exceptions=True))[0]
+    return (await asyncio.gather(world.engine.submit(member, head), return_exceptions=True))[0]
 
 
 def test_commits_that_wait_together_do_not_make_a_table_longer_than_is_read() -> None:

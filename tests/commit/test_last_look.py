@@ -62,7 +62,7 @@ async def dead(limits: Limits = HASTY, kind: str = "commit", *, is_blind: bool =
 
     async def commit() -> Any:
         if kind == "append":
-            return await world.engine.submit_append(appends[0])
+            return await world.engine.submit(appends[0])
         if kind == "transaction":
             return await world.engine.submit_together(commits[1:])
         return await world.engine.submit(commits[0])
@@ -253,7 +253,7 @@ def test_a_transaction_that_is_looked_for_wants_no_turn() -> None:
         before = Identifier(("db",), "before")  # its turn is taken first
         await world.create()
         await world.create(table=before)
-        assert told(await world.engine.submit_append(await fast(world, "bob"))) == "appended"
+        assert told(await world.engine.submit(await fast(world, "bob"))) == "appended"
         append = await fast(world, "cid")
         gate = Gated(world)
         world.upstream.script = [gate]
@@ -283,7 +283,7 @@ def test_a_transaction_that_is_looked_for_wants_no_turn() -> None:
         together = asyncio.create_task(world.engine.submit_together(admitted))
         async with asyncio.timeout(30):
             await looking.wait()
-        appended = asyncio.create_task(world.engine.submit_append(append))
+        appended = asyncio.create_task(world.engine.submit(append))
         await settled()
         go_on.set()
         with pytest.raises(CommitConflict, match="withdrawn"):

@@ -49,7 +49,7 @@ def data_file(path: str) -> Touched:
 async def sent(world: World, *members: AdmittedAppend, warm: bool = True) -> list[str]:
     """What becomes of appends that are sent together."""
     head = await world.head() if warm else None
-    results = await asyncio.gather(*(world.engine.submit_append(m, head) for m in members), return_exceptions=True)
+    results = await asyncio.gather(*(world.engine.submit(m, head) for m in members), return_exceptions=True)
     return [told(result) for result in results]
 
 
@@ -297,7 +297,7 @@ def test_appends_on_a_version_before_a_merge_do_not_make_others_read_in_turns(mo
         await world.head()
         read = noted(monkeypatch)
         results = await asyncio.gather(
-            *(world.engine.submit_append(member, head) for member, head in await both(world, stale, before)),
+            *(world.engine.submit(member, head) for member, head in await both(world, stale, before)),
             return_exceptions=True,
         )
         assert [told(result) for result in results] == ["appended"] * len(results)

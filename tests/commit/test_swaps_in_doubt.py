@@ -59,7 +59,7 @@ def test_what_landed_unheard_is_never_taken_for_lost(
             uuid = ann.base.metadata["table-uuid"]
             file = Touched(ann.data_file("x"), 0, None)
             member = AdmittedAppend(Identity.of_append("ann", "main", "key-1", None), TABLE, (file,), "c", 1, "x", uuid)
-            sending = world.engine.submit_append(member)
+            sending = world.engine.submit(member)
         else:
             sending = world.engine.submit(await (await ann.append("x", summary=BLIND)).admitted())
         world.upstream.script = [meanwhile]

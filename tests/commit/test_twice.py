@@ -145,7 +145,7 @@ class Story:
         world = self.world
         if "fast" in words:
             names = [word[1:] for word in words if word[0] == "+"]
-            return await world.engine.submit_append(await fast(world, *names, by=who), await world.head())
+            return await world.engine.submit(await fast(world, *names, by=who), await world.head())
         writer = world.writer(who)
         if "stale" in words:
             writer.base = self.empty

@@ -237,7 +237,7 @@ def on(member: Admitted, parent: int | None, asserted: int | None = None) -> Adm
 
 def published(member: Admitted, stage: str | None = None) -> Admitted:
     """The commit as a publication of a branch that has left ``main`` before it stood at 3."""
-    publication = Publication("dev", 7, 1, False, False, stage, frozenset(), {}, 0)
+    publication = Publication("dev", 7, 1, 1, False, False, stage, frozenset(), {}, 0)
     return replace(on(member, 1), publication=publication)
 
 

@@ -123,6 +123,7 @@ async def publication(
         branch,
         comparison.head,
         comparison.base,
+        comparison.onto,
         forward_only,
         squash,
         stage,

@@ -111,7 +111,7 @@ def by_the_engine(arrivals_ms: Sequence[float], limits: Limits, *, appends: bool
 
         async def send(member: Any, at_ms: float) -> None:
             await asyncio.sleep(at_ms / 1000)
-            answer = await (engine.submit_append(member) if appends else engine.submit(member))
+            answer = await engine.submit(member)
             answers.append((loop.time() * 1000, answer))
 
         await asyncio.gather(*(send(member, at) for member, at in zip(members, arrivals_ms, strict=True)))

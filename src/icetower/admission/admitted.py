@@ -69,6 +69,7 @@ class Publication:
     Attributes:
         branch, head: that branch, and where it stands.
         base: the last snapshot that both branches have; None: none.
+        onto: where its own branch stood when the two were compared; None where it had no snapshot.
         forward_only: where its own branch has moved on since, nothing is rebased.
         squash: its snapshots become one.
         stage: the copies go on this branch instead, and its own stays where it is: there they wait for checks.
@@ -82,6 +83,7 @@ class Publication:
     branch: str
     head: int
     base: int | None
+    onto: int | None
     forward_only: bool
     squash: bool
     stage: str | None

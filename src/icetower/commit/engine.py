@@ -28,7 +28,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from icetower.admission.admitted import Admitted, AdmittedAppend, AdmittedFence
+from icetower.admission.admitted import Admitted, AdmittedFence
 from icetower.ambient import Ambient
 from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.head import Heads
@@ -93,28 +93,22 @@ class Engine:
 
     # -- the ways in ----------------------------------------------------------------------------------------------
 
-    async def submit_append(
-        self, member: AdmittedAppend, head: HeadState | None = None, *, request: str = ""
-    ) -> Committed:
-        """Queue one append by the fast path, in the same queue, and wait for its answer. Raises as `submit` does.
+    async def submit(self, member: Member, head: HeadState | None = None, *, request: str = "") -> Committed:
+        """Queue one commit and wait for its answer.
 
         Args:
-            head: the version that it was admitted on. What must be known of its files is read before it is queued.
+            head: of an append by the fast path, and of a publication: the version that it was admitted on. What must be
+                known of its files is read before it is queued.
             request: the id of its request.
-        """
-        if head is not None:
-            newest = partial(self._heads.newer, head)
-            await self._planner.live.warm(newest, member, within_s=self.limits.deadline_s)
-        return await self.submit(member, request=request)
-
-    async def submit(self, member: Member, *, request: str = "") -> Committed:
-        """Queue one commit and wait for its answer. `request`: the id of its request.
 
         Raises:
             CommitConflict: stale and not to be rebased, or withdrawn from the queue at its deadline.
             CommitStateUnknown: it may or may not have landed.
             IcetowerError: whatever else refused it; nothing of it was committed.
         """
+        if head is not None and not isinstance(member, AdmittedFence):
+            newest = partial(self._heads.newer, head)
+            await self._planner.live.warm(newest, member, within_s=self.limits.deadline_s)
         closed = self._closed_to([member])
         if closed is not None:
             return _unwrapped(await self._look.answer(member, closed))

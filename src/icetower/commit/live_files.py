@@ -2,8 +2,8 @@
 
 The plan asks `commit.twice`, which knows the live paths of the branch (`table.live_paths`) and parses nothing: what a
 group adds is noted when it is planned. Manifests that nobody has read yet, of a table's head after a start or of
-another client's commit, are read once: for appends by the fast path all of them, by `LiveFiles.warm` before an append
-is queued, so that no other commit waits; for commits those that came lately.
+another client's commit, are read once: for appends by the fast path, and for publications, all of them, by
+`LiveFiles.warm` before these are queued, so that no other commit waits; for other commits those that came lately.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from weakref import WeakValueDictionary
 
-from icetower.admission.admitted import AdmittedAppend
+from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.commit.twice import places_of, pruned_by
 from icetower.errors import CommitConflict, IcetowerError, NotFound, ValidationFailed
 from icetower.files.changes import Manifests
@@ -125,10 +125,13 @@ class LiveFiles:
                 found.append(path)
         return found
 
-    async def warm(self, newest: Callable[[], HeadState], append: AdmittedAppend, *, within_s: float) -> None:
-        """Read what the plan would ask for, while only this append and others to the same branch wait.
+    async def warm(
+        self, newest: Callable[[], HeadState], member: AdmittedAppend | Admitted, *, within_s: float
+    ) -> None:
+        """Read what the plan would ask for, while only this member and others to the same branch wait.
 
         Args:
+            member: an append by the fast path, or a publication.
             newest: the version that was seen last. The plan asks for nothing that only an older one had, and whoever
                 reads for an older one forgets what a newer one has.
 
@@ -136,32 +139,32 @@ class LiveFiles:
             CommitConflict: it takes longer than `within_s`. What was read by then stays known.
         """
         head = newest()
-        if not await self._unread(head, append):
+        if not await self._unread(head, member):
             return
         uuid = head.metadata.get("table-uuid")
-        name = f"{uuid} {append.ref}"
+        name = f"{uuid} {member.ref}"
         lock = self._locks.get(name)
         if lock is None:
             lock = self._locks[name] = asyncio.Lock()
         try:
             async with asyncio.timeout(within_s), lock:
-                while rows := (await self._unread(newest(), append))[:READ_AT_ONCE]:
-                    await self.read(self.of(uuid, append.ref), rows)
+                while rows := (await self._unread(newest(), member))[:READ_AT_ONCE]:
+                    await self.read(self.of(uuid, member.ref), rows)
         except TimeoutError:
             raise CommitConflict(
-                f"the tower still reads which files are in {append.identifier}, as it does once for each table; send "
-                "the append again under the same key",
+                f"the tower still reads which files are in {member.identifier}, as it does once for each table; send "
+                "the same again, under its key",
                 rule="append.reading",
                 next_step="retry",
             ) from None
 
-    async def _unread(self, head: HeadState, append: AdmittedAppend) -> list[ManifestFile]:
-        """What must be read of a version of the table, before the append's files can be looked for in it."""
-        listing = await self._listing(head, append.ref)
+    async def _unread(self, head: HeadState, member: AdmittedAppend | Admitted) -> list[ManifestFile]:
+        """What must be read of a version of the table, before the member's files can be looked for in it."""
+        listing = await self._listing(head, member.ref)
         if listing is None:
             return []
-        live = self.of(head.metadata.get("table-uuid"), append.ref)
-        return live.unread(listing, places_of([append]), pruned_by(head.specs))
+        live = self.of(head.metadata.get("table-uuid"), member.ref)
+        return live.unread(listing, places_of([member]), pruned_by(head.specs))
 
     async def _listing(self, head: HeadState, ref: str) -> Listing | None:
         """The manifest list of a branch's head; None where it has none."""

@@ -25,16 +25,16 @@ from typing import Any
 
 from icetower.admission.admitted import Admitted, AdmittedAppend, AdmittedFence
 from icetower.admission.properties import positive
-from icetower.commit import gained
+from icetower.commit import gained, twice
 from icetower.commit.appends import Folded, another_table, by_ref, fold, once_each, why_not
 from icetower.commit.draft import Replacement, data_path, finish, merged_parent
 from icetower.commit.merging import NeedsToMerge
 from icetower.commit.needs import LACKING, Encoding, Lacking, Needs, NeedsEncoding, NeedsTargets, encoding_of, needs_of
 from icetower.commit.pieces import Pieces, at_once
-from icetower.commit.publishing import publish
+from icetower.commit.publishing import check_compared, publish
 from icetower.commit.resolution import Done, Table, in_the_plan, snapshots_of
 from icetower.commit.retention import expirable
-from icetower.commit.twice import Again, Branch, LivePathsOf, NeedsPaths, again_of, branch_of, check, require_lately
+from icetower.commit.twice import Again, Branch, LivePathsOf, NeedsPaths
 from icetower.commit.vectors import among, collisions_of, unite
 from icetower.errors import CommitConflict, IcetowerError, KeyMisused, ValidationFailed
 from icetower.iceberg import metadata as table_metadata
@@ -281,6 +281,7 @@ class _Planner:
             if landed is not None:
                 self._replayed.append(Replayed(member, landed))
                 return
+            check_compared(member, self._staged)
             again = self._adds_again(member)
             if again is not None:
                 self._note(member, again)
@@ -429,14 +430,17 @@ class _Planner:
     # -- files that are live already ------------------------------------------------------------------------------
 
     def _adds_again(self, member: Admitted) -> Again | None:
-        ref = None if self._sources.live is None else branch_of(member, self._staged)
+        staged = self._staged
+        ref = None if self._sources.live is None else twice.branch_of(member, staged)
         if ref is None:
             return None
         branch = self._branch(ref)
+        if member.publication is not None and staged.ref_head(ref) != member.publication.base:
+            twice.require_known([member], branch, staged.specs)
         if ref not in self._looked_at:  # what this plan adds is noted
-            require_lately(branch, self._came_lately)
+            twice.require_lately(branch, self._came_lately)
             self._looked_at.add(ref)
-        return again_of(member, branch)
+        return twice.again_of(member, branch)
 
     def _check_gained(self, member: Admitted) -> None:
         """Raises `KeyMisused` where it sets a branch to a snapshot with a file twice; what is in `LACKING`."""
@@ -449,7 +453,7 @@ class _Planner:
         """The appends without those that name a file which is live there. Raises as `check`, and `NeedsFile`."""
         if not going or self._sources.live is None:
             return going
-        found = check(going, self._branch(going[0].ref), self._staged.specs)
+        found = twice.check(going, self._branch(going[0].ref), self._staged.specs)
         for position, again in found.items():
             self._note(going[position], again)
         return [append for position, append in enumerate(going) if position not in found]

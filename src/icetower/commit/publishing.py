@@ -13,7 +13,7 @@ from icetower.commit.pieces import Pieces
 from icetower.errors import CommitConflict
 from icetower.protocol.marks import AUTHOR, PRINCIPAL
 from icetower.protocol.updates import Updates
-from icetower.publish.comparison import origins_of
+from icetower.publish.comparison import compare, origins_of
 from icetower.publish.conflicts import check_conflicts
 from icetower.publish.copies import copies_of
 from icetower.publish.preparing import moved
@@ -31,6 +31,28 @@ class Published:
 
     updates: Sequence[JSON]
     snapshots: tuple[int, ...]
+
+
+def check_compared(member: Admitted, staged: StagedTable) -> None:
+    """Check that a branch still lacks what it lacked when it was compared with the one that is published.
+
+    Another publication, or a client's pick, may have brought some of it since.
+
+    Raises:
+        CommitConflict: it lacks something else now, or its snapshots expired.
+    """
+    publication = member.publication
+    if publication is None or staged.ref_head(member.ref) == publication.onto:
+        return
+    now = compare(staged.snapshot, publication.head, staged.ref_head(member.ref))
+    lacked = [change.snapshot.id for change in member.changes]
+    if now.base != publication.base or now.partly or [snapshot.id for snapshot in now.lacking] != lacked:
+        raise CommitConflict(
+            f"{member.ref} has moved on since {publication.branch} was compared with it, and lacks other snapshots now",
+            rule="publish.moved",
+            snapshot=staged.ref_head(member.ref),
+            next_step="retry",
+        )
 
 
 def publish(
@@ -130,5 +152,5 @@ def _origins(member: Admitted, staged: StagedTable) -> dict[int, frozenset[int]]
     found: dict[int, frozenset[int]] = {}
     for change in member.changes:
         snapshot = staged.snapshot(change.snapshot.id)
-        found[change.snapshot.id] = origins_of(change.snapshot if snapshot is None else snapshot)
+        found[change.snapshot.id] = origins_of(change.snapshot if snapshot is None else snapshot, staged.snapshot)
     return found

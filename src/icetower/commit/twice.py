@@ -21,7 +21,7 @@ from typing import Any
 
 from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.errors import KeyMisused, ValidationFailed
-from icetower.iceberg.change import Change
+from icetower.iceberg.change import Change, Touched
 from icetower.iceberg.entries import NeedsFiles
 from icetower.iceberg.listing import Listing
 from icetower.iceberg.manifests import DATA, DELETED, ManifestFile
@@ -275,9 +275,7 @@ def check(appends: Sequence[AdmittedAppend], branch: Branch, specs: Mapping[int,
     Raises:
         NeedsPaths, NeedsFiles, NeedsGroups: these must be read first.
     """
-    unread = branch.live.unread(branch.listing, places_of(appends), pruned_by(specs))
-    if unread:
-        raise NeedsPaths(branch.ref, unread)
+    require_known(appends, branch, specs)
     found: dict[int, Again] = {}
     every = _there([touched.file.path for append in appends for touched in append.files], branch)
     for position, append in enumerate(appends) if every else ():
@@ -287,6 +285,19 @@ def check(appends: Sequence[AdmittedAppend], branch: Branch, specs: Mapping[int,
             landed = _landed(append.principal, there, branch) if len(there) == len(paths) else None
             found[position] = Again(landed, already_live(append.identifier, branch.ref, sorted(there)))
     return found
+
+
+def require_known(
+    members: Iterable[AdmittedAppend | Admitted], branch: Branch, specs: Mapping[int, PartitionSpec]
+) -> None:
+    """Before appends, and publications, are judged: what their partitions have must be known, however old it is.
+
+    Raises:
+        NeedsPaths: these must be read first.
+    """
+    unread = branch.live.unread(branch.listing, places_of(members), pruned_by(specs))
+    if unread:
+        raise NeedsPaths(branch.ref, unread)
 
 
 def already_live(identifier: Identifier, ref: str, paths: Sequence[str]) -> KeyMisused:
@@ -300,9 +311,15 @@ def already_live(identifier: Identifier, ref: str, paths: Sequence[str]) -> KeyM
     )
 
 
-def places_of(appends: Iterable[AdmittedAppend]) -> set[Place]:
-    """The partitions that appends go to."""
-    return {(touched.spec_id, touched.file.partition) for append in appends for touched in append.files}
+def places_of(members: Iterable[AdmittedAppend | Admitted]) -> set[Place]:
+    """The partitions that the data files of appends, and of commits, go to."""
+    return {(each.spec_id, each.file.partition) for member in members for each in _data_files(member)}
+
+
+def _data_files(member: AdmittedAppend | Admitted) -> Iterable[Touched]:
+    if isinstance(member, AdmittedAppend):
+        return member.files
+    return (each for change in member.changes for each in change.added if each.file.content == DATA)
 
 
 def pruned_by(specs: Mapping[int, PartitionSpec]) -> Callable[[ManifestFile, Collection[Place]], bool]:

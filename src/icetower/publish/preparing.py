@@ -114,7 +114,8 @@ def prepared(
         also: further requirements.
     """
     requirements = (asserted(identity.ref, comparison.base), asserted(publication.branch, publication.head), *also)
-    updates = Updates((moved(refs, identity.ref, comparison.head),))
+    # To the last of them, which need not be the branch's: so they are found in the line of what is moved.
+    updates = Updates((moved(refs, identity.ref, comparison.lacking[-1].id),))
     return replace(
         admitted,
         identity=identity,

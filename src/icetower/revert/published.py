@@ -47,7 +47,7 @@ class Published:
         mine = [name for name in authors if self.of(name)]
         if authors and len(mine) in (0, len(authors)):
             return WHOLE if mine else None
-        made = [self.snapshots.get(each) for each in sorted(origins_of(Snapshot(copy)))]
+        made = [self.snapshots.get(each) for each in sorted(origins_of(Snapshot(copy), self.snapshots.get))]
         found: dict[str, Any] = {}
         for part in made:
             if part is None:

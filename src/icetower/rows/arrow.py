@@ -60,11 +60,11 @@ def _of_kind(array: Any, kind: Any) -> Any:
         parts = [_of_kind(array.field(at), each.type) for at, each in enumerate(kind)]
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
     if pa.types.is_list(kind):
-        return _listed(array, kind, _of_kind(array.flatten(), kind.value_type))
+        return listed(array, kind, _of_kind(array.flatten(), kind.value_type))
     if pa.types.is_map(kind):
         there = array.filter(array.is_valid())
         keys = _of_kind(there.keys, kind.key_type)
-        return _mapped(array, kind, keys, _of_kind(there.items, kind.item_type))
+        return mapped(array, kind, keys, _of_kind(there.items, kind.item_type))
     return array
 
 
@@ -90,12 +90,12 @@ def without_required_nulls(array: Any, kind: Any) -> Any:
     if types.is_list(kind) and (types.is_list(array.type) or types.is_large_list(array.type)):
         old_values = array.flatten()
         values = without_required_nulls(old_values, kind.value_type)
-        return array if values is old_values else _listed(array, array.type, values)
+        return array if values is old_values else listed(array, array.type, values)
     if types.is_map(kind) and types.is_map(array.type):
         there = array.filter(array.is_valid())
         old_items = there.items
         items = without_required_nulls(old_items, kind.item_type)
-        return array if items is old_items else _mapped(array, array.type, there.keys, items)
+        return array if items is old_items else mapped(array, array.type, there.keys, items)
     return array
 
 
@@ -132,14 +132,14 @@ def _any_value(kind: Any) -> Any:
     return bytes(16) if isinstance(kind, pyarrow().BaseExtensionType) else 0
 
 
-def _listed(array: Any, kind: Any, values: Any) -> Any:
+def listed(array: Any, kind: Any, values: Any) -> Any:
     """Lists as long as those of an array, and null where they are, of the values of those that are not null."""
     pa = pyarrow()
     shape = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
     return shape.from_arrays(_offsets(array, shape), values, type=kind, mask=array.is_null())
 
 
-def _mapped(array: Any, kind: Any, keys: Any, items: Any) -> Any:
+def mapped(array: Any, kind: Any, keys: Any, items: Any) -> Any:
     pa = pyarrow()
     return pa.MapArray.from_arrays(_offsets(array, pa.ListArray), keys, items, type=kind, mask=array.is_null())
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
@@ -114,12 +114,29 @@ def _check_defaults(left_out: Mapping[str, int], schema: RowSchema) -> None:
     size_bytes = sum(_size_of(schema.defaults[name]) * rows for name, rows in left_out.items())
     if size_bytes > DEFAULTS_MAX_BYTES:
         longest = max(left_out, key=lambda name: _size_of(schema.defaults[name]) * left_out[name])
-        raise ValidationFailed(
-            f"the defaults of columns that the rows leave out, above all {clean(longest, 200)}, would take "
-            f"{size_bytes} bytes; at most {DEFAULTS_MAX_BYTES} go into one request. Send fewer rows at once, each part "
-            "under a key of its own, or name the column",
-            rule="limit.rows",
-        )
+        raise _too_much(longest, size_bytes)
+
+
+def _left_out_within(name: str) -> Callable[[Any, int], None]:
+    """Counts the defaults of fields within a column that its values leave out; likewise."""
+    size_bytes = 0
+
+    def left_out(default: Any, times: int) -> None:
+        nonlocal size_bytes
+        size_bytes += _size_of(default) * times
+        if size_bytes > DEFAULTS_MAX_BYTES:
+            raise _too_much(name, size_bytes)
+
+    return left_out
+
+
+def _too_much(longest: str, size_bytes: int) -> ValidationFailed:
+    return ValidationFailed(
+        f"the defaults of columns that the rows leave out, above all {clean(longest, 200)}, would take "
+        f"{size_bytes} bytes; at most {DEFAULTS_MAX_BYTES} go into one request. Send fewer rows at once, each part "
+        "under a key of its own, or name the column",
+        rule="limit.rows",
+    )
 
 
 def _size_of(default: Any) -> int:
@@ -184,10 +201,19 @@ def _of_json(rows: Sequence[JSONRow], schema: RowSchema, key: str, *, ignores_un
     left_out = {name: sum(name not in row for row in rows) for name in schema.defaults}
     _check_defaults(left_out, schema)
     bad: list[BadRow] = []
+    rows = _filled_within(rows, schema)
     columns = tuple(_column(rows, field, schema.defaults, bad) for field in schema.fields)
     if bad:
         _refuse(bad)
     return columns
+
+
+def _filled_within(rows: Sequence[JSONRow], schema: RowSchema) -> Sequence[JSONRow]:
+    """The rows with the defaults of fields that are left out within their columns."""
+    for name, within in schema.nested.items():
+        kind, left_out = schema.arrow.field(name).type, _left_out_within(name)
+        rows = [{**row, name: within.filled(row[name], kind, left_out)} if name in row else row for row in rows]
+    return rows
 
 
 def _column(rows: Sequence[JSONRow], field: Any, defaults: Mapping[str, Any], bad: list[BadRow]) -> list[Any]:
@@ -239,7 +265,10 @@ def _of_arrow(table: Any, schema: RowSchema, key: str, *, ignores_unknown: bool)
     bad: list[BadRow] = []
     for field in schema.fields:
         if field.name in names:
-            array = fitted(table.column(field.name).combine_chunks(), field, field.name)
+            given = table.column(field.name).combine_chunks()
+            if field.name in schema.nested:
+                given = schema.nested[field.name].widened(_whole(given), field.type, _left_out_within(field.name))
+            array = fitted(given, field, field.name)
             _check_moments(array, field.name)
             if (inner := _null_inside(array, field.type)) is not None:
                 raise ValidationFailed(
@@ -269,9 +298,7 @@ def _row_bytes(table: Any) -> Iterator[bytes]:
 
 def fitted(array: Any, field: Any, path: str) -> Any:
     """An array as a column's type has it, every value the same. Raises `ValidationFailed`."""
-    pa = pyarrow()
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
+    pa, array = pyarrow(), _whole(array)
     problem = _difference(array.type, field, path)
     if problem is not None:
         raise ValidationFailed(f"the column {clean(path, 200)} {problem}", rule=RULE)
@@ -289,6 +316,10 @@ def fitted(array: Any, field: Any, path: str) -> Any:
             f"the column {clean(path, 200)} has a value that {target} cannot hold as it is: {str(error)[:200]}",
             rule=RULE,
         ) from error
+
+
+def _whole(array: Any) -> Any:
+    return array.combine_chunks() if isinstance(array, pyarrow().ChunkedArray) else array
 
 
 def _check_moments(array: Any, path: str) -> None:

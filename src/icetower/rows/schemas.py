@@ -6,6 +6,7 @@ single values).
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from icetower.iceberg.avro_schemas import parse_decimal
 from icetower.iceberg.schemas import Type
 from icetower.recent import IdentityKey, bounded_cache, weight_of_schemas
 from icetower.rows.arrow import pyarrow
+from icetower.rows.nested_defaults import NestedDefaults
 from icetower.rows.values import converted
 
 Json = Mapping[str, Any]
@@ -43,11 +45,13 @@ class RowSchema:
     Attributes:
         fields: Arrow's, in the table's order, with their ids.
         defaults: by name, what a row has that leaves the column out, as Python values for Arrow.
+        nested: by name, the defaults of fields within the column's values, where there are any.
         unwritable: columns that rows must leave out, with their types: variants, geometries.
     """
 
     fields: tuple[Any, ...]
     defaults: Mapping[str, Any]
+    nested: Mapping[str, NestedDefaults]
     unwritable: Mapping[str, str]
 
     @cached_property
@@ -101,6 +105,7 @@ def _row_schema(schema: IdentityKey) -> RowSchema:
         )
     fields: list[Any] = []
     defaults: dict[str, Any] = {}
+    nested: dict[str, NestedDefaults] = {}
     unwritable: dict[str, str] = {}
     for column in columns:
         try:
@@ -117,7 +122,18 @@ def _row_schema(schema: IdentityKey) -> RowSchema:
         fields.append(field)
         if column.get("write-default") is not None:
             defaults[column["name"]] = default_value(column["write-default"], column["type"], field.type)
-    return RowSchema(tuple(fields), defaults, unwritable)
+        within = NestedDefaults.of(column["type"], _default_within)
+        if within is not None:
+            nested[column["name"]] = within
+    return RowSchema(tuple(fields), defaults, nested, unwritable)
+
+
+def _default_within(value: Any, type_: Type) -> tuple[Any, Any]:
+    """A default as rows of JSON have it, and as Arrow takes it."""
+    found = default_value(value, type_, arrow_type(type_))
+    if isinstance(found, bytes) and type_ != "uuid":
+        return f"base64:{base64.b64encode(found).decode()}", found
+    return found if type_ in ("float", "double") else value, found
 
 
 def _field(column: Json, name: str | None = None) -> Any:

@@ -286,7 +286,7 @@ class Commits:
                 if self._intents is not None:
                     admitted = await self._intents.admit(admitted, head.metadata)
                 self._judged(attempt, admitted)
-                done = await self._engine.submit_append(admitted, head, request=request_id)
+                done = await self._engine.submit(admitted, head, request=request_id)
                 self._tell_holders(admitted, done)
             if done.by_files:
                 await self._journal.keep_replay(identity, done)

@@ -292,6 +292,7 @@ class Publishing:
             wanted.branch,
             comparison.head,
             comparison.base,
+            comparison.onto,
             forward_only,
             wanted.squash,
             stage,
@@ -310,7 +311,8 @@ class Publishing:
                 member = await self._intents.admit(member, head.metadata)
             attempt.judged_s = self._ambient.monotonic_s()
             await self._writers.keep(principal.name, [(member.table_uuid or "", table)])
-            done = await self._engine.submit(member, request=attempt.request_id or "")
+            known = None if comparison.forward else head  # set forward, it adds nothing to its branch
+            done = await self._engine.submit(member, known, request=attempt.request_id or "")
         if self._intents is not None:
             self._intents.landed(member, done)
         attempt.updates[table] = member.updates if done.outcome == "direct" else _moves(stage or wanted.to)
