@@ -15,6 +15,7 @@ import pyarrow as pa
 from icetower.agent.asking import Asker, Credentials
 from icetower.agent.direct import Direct
 from icetower.agent.journal import Journal
+from icetower.agent.known import Known
 from icetower.agent.recovery import Patience
 from icetower.agent.steps import Lost, Pause, Request, Response, Step, Steps, Work, driven
 from icetower.agent.writing import Writer
@@ -198,8 +199,16 @@ class ScriptedAgent:
         self.direct = Direct("http://127.0.0.1:1", reason="why", patience=patience)
         asker = Asker(Credentials(token), patience)
         self.leases = ""
+        self.known: dict[str, Known] = {}
         self.writer = Writer(
-            asker, self.direct, lambda: self.leases, reason="why", patience=patience, journal=self.journal, **given
+            asker,
+            self.direct,
+            lambda: self.leases,
+            self.known.get,
+            reason="why",
+            patience=patience,
+            journal=self.journal,
+            **given,
         )
 
     def run(self, steps: Steps[Written]) -> Written:
