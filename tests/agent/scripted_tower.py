@@ -88,6 +88,7 @@ class ScriptedTower:
 
     Attributes:
         through: a table's log or delta table, and its pattern.
+        away: nothing listens where it is.
         at_rows: called before a request of rows is answered.
         before: called before each step.
     """
@@ -105,6 +106,7 @@ class ScriptedTower:
         self.me: dict[str, Any] | Answer = {"principal": "p", "retries": None}
         self.lifetime = "PT86400S"
         self.secret: str | None = None
+        self.away = False
         self.before: Callable[[Step], None] = lambda step: None
         self.at_rows: Callable[[], None] = lambda: None
 
@@ -126,6 +128,8 @@ class ScriptedTower:
 
     def _answered(self, request: Request) -> Response:
         self.requests.append(request)
+        if self.away:
+            raise Lost(Unavailable("no tower answers", rule="client.connection"), sent=False, refused=True)
         if self.secret is not None and request.headers.get("Authorization") != f"Bearer {self.secret}":
             return _error(refused(401, "authentication", "authenticate"))
         if request.path.endswith("/rows"):

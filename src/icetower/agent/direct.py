@@ -69,6 +69,17 @@ class Direct:
                 self._open[1].close()
                 self._open = None
 
+    def require_installed(self) -> None:
+        """Raises `UsageError` where what commits is not installed."""
+        try:
+            import_module("pyarrow")
+            import_module("pyiceberg.catalog")
+        except ImportError as error:
+            raise UsageError(
+                "the contract has the agent commit this itself, for which it needs PyIceberg: install "
+                "pyiceberg[pyarrow,pyiceberg-core], or have the contract name a delta table (collector)"
+            ) from error
+
     def write(self, change: Change, operation: Act, token: str | None) -> Sent:
         """Upsert or delete rows. Raises what `send` raises."""
         tower, catalog = self._of(token)
@@ -128,13 +139,8 @@ class Direct:
     def _of(self, token: str | None) -> tuple[Tower, Any]:
         with self._mutex:
             if self._open is None or self._open[0] != token:
-                try:
-                    load_catalog = import_module("pyiceberg.catalog").load_catalog
-                except ImportError as error:
-                    raise UsageError(
-                        "the contract has the agent commit this itself, for which it needs PyIceberg: install "
-                        "pyiceberg[pyarrow,pyiceberg-core], or have the contract name a delta table (collector)"
-                    ) from error
+                self.require_installed()
+                load_catalog = import_module("pyiceberg.catalog").load_catalog
                 tower = Tower(self._uri, token)
                 self._open = (token, tower, load_catalog("tower", **tower.pyiceberg_properties()))
             return self._open[1:]

@@ -298,6 +298,8 @@ class Holder:
             try:
                 return (yield from self._asker.json(method, path, body=body))
             except Unavailable:
+                if self._asker.nobody_there:
+                    raise
                 yield Pause(TRIED_AGAIN_S)
         return (yield from self._asker.json(method, path, body=body))
 

@@ -399,6 +399,7 @@ class Writer:
         """Commit by PyIceberg, whose refusals `send` has dealt with before it raises one."""
         assert call.key is not None
         rows: Rows = call.pieces[0][1]
+        yield Work(self._direct.require_installed)
         known = call.read or self._known(call.table)
         change = Change(call.table, (yield Work(rows.as_arrow)), call.key, call.keys, self._leases(), known)
         if call.operation == "overwrite_partition":
@@ -437,7 +438,7 @@ class Writer:
         if refusal.rule in ("contract.pattern", "rows.operation") and call.ways < WAYS_MAX:
             call.ways += 1  # the contract has changed since it was asked for
             return True
-        if failures >= self._patience.attempts_max:
+        if failures >= self._patience.attempts_max or self._asker.nobody_there:
             return False
         return (yield from recovery.after(refusal, least_s=call.least_s))
 
