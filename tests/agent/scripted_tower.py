@@ -15,6 +15,7 @@ import pyarrow as pa
 from icetower.agent.asking import Asker, Credentials
 from icetower.agent.direct import Direct
 from icetower.agent.journal import Journal
+from icetower.agent.known import Known
 from icetower.agent.recovery import Patience
 from icetower.agent.steps import Lost, Pause, Request, Response, Step, Steps, Work, driven
 from icetower.agent.writing import Writer
@@ -87,6 +88,7 @@ class ScriptedTower:
 
     Attributes:
         through: a table's log or delta table, and its pattern.
+        away: nothing listens where it is.
         at_rows: called before a request of rows is answered.
         before: called before each step.
     """
@@ -104,6 +106,7 @@ class ScriptedTower:
         self.me: dict[str, Any] | Answer = {"principal": "p", "retries": None}
         self.lifetime = "PT86400S"
         self.secret: str | None = None
+        self.away = False
         self.before: Callable[[Step], None] = lambda step: None
         self.at_rows: Callable[[], None] = lambda: None
 
@@ -125,6 +128,8 @@ class ScriptedTower:
 
     def _answered(self, request: Request) -> Response:
         self.requests.append(request)
+        if self.away:
+            raise Lost(Unavailable("no tower answers", rule="client.connection"), sent=False, refused=True)
         if self.secret is not None and request.headers.get("Authorization") != f"Bearer {self.secret}":
             return _error(refused(401, "authentication", "authenticate"))
         if request.path.endswith("/rows"):
@@ -198,8 +203,16 @@ class ScriptedAgent:
         self.direct = Direct("http://127.0.0.1:1", reason="why", patience=patience)
         asker = Asker(Credentials(token), patience)
         self.leases = ""
+        self.known: dict[str, Known] = {}
         self.writer = Writer(
-            asker, self.direct, lambda: self.leases, reason="why", patience=patience, journal=self.journal, **given
+            asker,
+            self.direct,
+            lambda: self.leases,
+            self.known.get,
+            reason="why",
+            patience=patience,
+            journal=self.journal,
+            **given,
         )
 
     def run(self, steps: Steps[Written]) -> Written:

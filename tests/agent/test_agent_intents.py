@@ -11,6 +11,7 @@ import pytest
 from icetower.agent.asking import Asker, Credentials
 from icetower.agent.deliveries import Slot
 from icetower.agent.intents import Holder, Lease, SlotWish, wish_of
+from icetower.agent.known import Known
 from icetower.agent.recovery import Patience
 from icetower.agent.steps import Lost, Pause, Request, Response, Step, Steps, driven
 from icetower.ambient import SystemAmbient
@@ -115,6 +116,28 @@ def test_it_leaves_the_line_when_its_patience_has_passed() -> None:
         tower.does(tower.holder.declare(wish(15.0)))
     assert refused.value.rule == "intent.held"
     assert tower.asked[-1][:2] == ("DELETE", tower.asked[-2][1])
+
+
+def base(snapshot_id: int | None, **more: Any) -> dict[str, Any]:
+    return said(tables=[{"table": "ns.t", "base_snapshot": snapshot_id}], declared_ms=NOW, **more)
+
+
+def test_within_its_block_the_snapshot_at_the_grant_is_what_is_known() -> None:
+    tower = Tower(base(5, granted_ms=NOW))
+    lease = tower.holder.enter(tower.does(tower.holder.declare(wish())))
+    assert tower.holder.known("ns.t") == Known(5, lease.id)
+    assert tower.holder.known("ns.other") is None
+    tower.holder.leave(lease)
+    assert tower.holder.known("ns.t") is None
+
+
+@pytest.mark.parametrize(("refs", "known"), [({"main": {"snapshot-id": 9}}, 9), ({}, None)])
+def test_whoever_had_to_wait_knows_what_the_holder_before_has_left(refs: dict[str, Any], known: int | None) -> None:
+    """The tower names the snapshot at the declaration, after which that holder has written."""
+    tower = Tower(base(5, state="queued"), base(5, granted_ms=NOW + 9), {"metadata": {"refs": refs}})
+    lease = tower.does(tower.holder.declare(wish(60.0)))
+    assert lease.known == {"ns.t": Known(known, lease.id)}
+    assert tower.asked[-1] == ("GET", "/v1/namespaces/ns/tables/t", {"snapshots": "refs"})
 
 
 WAITING = {"error": ERROR | {"code": 409, "rule": "slot.waiting", "next_step": "wait_until", "type": "Conflict"}}

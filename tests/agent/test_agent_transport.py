@@ -255,4 +255,4 @@ def test_the_bare_package_is_enough_for_rows_of_python(server: Server, tmp_path:
     snapshot, frame, upsert = done.stdout.splitlines()
     assert snapshot == "5"
     assert frame == "rows in this form need pyarrow; install it, or pass mappings or dataclasses"
-    assert upsert.startswith("rows in this form need pyarrow")
+    assert upsert.startswith("the contract has the agent commit this itself, for which it needs PyIceberg: install")

@@ -297,6 +297,38 @@ def test_a_tower_that_is_away_before_anything_is_sent(tower: ScriptedTower, agen
     assert agent.append(numbers(1)).outcome == "appended"
 
 
+# -- a wrong address --------------------------------------------------------------------------------------------------
+
+
+def test_an_address_at_which_nothing_ever_answered_is_soon_said_to_be_wrong(
+    tower: ScriptedTower, agent: ScriptedAgent
+) -> None:
+    tower.away, began = True, tower.clock.s
+    with pytest.raises(Unavailable, match="no tower answers"):
+        agent.append(numbers(1))
+    assert 1 < tower.clock.s - began < 5
+
+
+def test_a_tower_that_restarts_before_the_first_answer_is_met_again_if_it_is_quick(
+    tower: ScriptedTower, agent: ScriptedAgent
+) -> None:
+    tower.away = True
+    tower.before = lambda step: setattr(tower, "away", not tower.clock.waits)
+    agent.append(numbers(1))
+    assert tower.ids() == [1]
+
+
+def test_a_tower_that_restarts_while_an_agent_is_at_work_is_waited_for(
+    tower: ScriptedTower, agent: ScriptedAgent
+) -> None:
+    agent.append(numbers(1))
+    back_s = tower.clock.s + 40
+    tower.before = lambda step: setattr(tower, "away", tower.clock.s < back_s)
+    agent.append(numbers(2))
+    assert tower.ids() == [1, 2]
+    assert tower.clock.s >= back_s
+
+
 # -- ways -------------------------------------------------------------------------------------------------------------
 
 

@@ -169,7 +169,10 @@ def test_findings_have_lines_and_errors_an_exit_status(run: Run, tmp_path: Path)
     assert done.status == 1
     assert done.out.splitlines() == [
         "broken.yaml:3: error: tables must be a list [contract.syntax]",
-        f"one.yaml:7: error: one and two both own {BOTH}; give it to one of them [overlap.owned]",
+        (
+            f"one.yaml:7: error: one and two both own {BOTH}; give it to one of them, or say "
+            "`intents: required` in both [overlap.owned]"
+        ),
         "2 errors",
     ]
     found = run("contracts", "check", ".", "--json")

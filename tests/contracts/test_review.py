@@ -318,6 +318,19 @@ def test_agents_that_stay_out_of_held_rows_may_change_the_same_ones(
     assert [(f.severity.value, f.rule) for f in both] == [found]
 
 
+@pytest.mark.parametrize(("operation", "more", "words"), [
+    ("overwrite", "  blind_appends: true\n", "the appends of other_agent (`blind_appends: true`) and appends of"),
+    ("overwrite", "", "keeps out appends of pricing_agent and other_agent that say that they are blind"),
+    ("delete", "", "keeps out appends of pricing_agent that say that they are blind"),
+])  # fmt: skip
+def test_whose_appends_come_into_held_rows_is_said(operation: str, more: str, words: str) -> None:
+    first = written(entry("all") + "  intents: required\n")
+    theirs = entry("all", agent="other_agent") + "  intents: required\n" + more
+    second = written(theirs.replace("[overwrite]", f"[{operation}]"), "b.yaml")
+    (shared,) = [f for f in review.together([first, second], now_ms=NOW_MS) if f.rule == "overlap.shared"]
+    assert words in shared.message
+
+
 def test_an_entry_for_refs_alone_needs_all_partitions_and_says_nothing_in_vain() -> None:
     refs = written("version: 1\nagent: pricing\ntables:\n- table: p.t\n  operations: [refs]\n  partitions: all\n")
     assert "partitions.unused" not in {f.rule for f in review.one(refs, now_ms=NOW_MS)}

@@ -252,6 +252,7 @@ def test_an_argument_that_a_tool_does_not_have_is_refused(shop: Shop, tool: str,
             refused = await agent.call(tool, table=shop.table, **arguments)
             assert (refused["ok"], refused["refusal"]["rule"]) == (False, "mcp.arguments")
             assert "Extra inputs are not permitted" in refused["refusal"]["message"]
+            assert f"; {tool} takes table, " in refused["refusal"]["message"]
 
     live(story)
     assert shop.tower.admin.intents(table=shop.table)["intents"] == []

@@ -91,6 +91,12 @@ def test_without_signing_in_nothing_is_shown(browser: Browser) -> None:
     assert browser.get("/", Authorization="Bearer x").status_code == 303
 
 
+@pytest.mark.parametrize("path", ["/ui", "/ui/"])
+def test_the_beginning_of_the_pages_addresses_leads_to_the_first_one(world: PageWorld, path: str) -> None:
+    answer = httpx2.get(f"{world.tower.uri}{path}", headers={"Accept": "text/html"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+
+
 def test_a_secret_is_no_session(world: PageWorld) -> None:
     """It would be good for longer than any session may be."""
     cookies = {"icetower-session": world.tower.secret}

@@ -142,7 +142,8 @@ def test_a_conflict_names_snapshot_partition_file_rule_and_next_step() -> None:
         other = await bob.merge(add=[data("a3", "a")], remove=["a1"])
         assert await outcomes(one) == ["direct"]
         with pytest.raises(
-            Exception, match=r"conflicts with snapshot \d+ \(overwrite by ann\) in .* \(W1\); "
+            Exception,
+            match=r"conflicts with snapshot \d+ \(overwrite by ann\) in .* \(rule W1 of docs/conflicts.md\); ",
         ) as caught:
             await other.send()
         error: Any = caught.value

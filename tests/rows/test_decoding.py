@@ -94,6 +94,11 @@ def test_arrow_and_json_say_the_same() -> None:
     assert again.schema.equals(sent.schema, check_metadata=True)
 
 
+def test_whoever_sends_a_float_as_a_decimal_hears_what_to_send() -> None:
+    message = refused(request({"m": 9.99}), ALL).message
+    assert "send Decimal('9.99') in Python, or a text such as '9.99'" in message
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

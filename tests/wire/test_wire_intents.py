@@ -478,6 +478,45 @@ def test_what_an_agent_writes_within_its_lease_is_fenced_when_the_lease_was_lost
     assert strict.ids() == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("act", ["overwrite_partition", "upsert", "delete"])
+def test_what_others_append_while_a_holder_thinks_is_not_replaced_unseen(shop: Shop, act: str) -> None:
+    """On a table that lets others' blind appends in: the holder's rows were computed before them."""
+    with shop.agent("bob") as bob, shop.agent("ann") as ann:
+        bob.append(shop.name, rows("eu", 1, 2))
+        acts: dict[str, Callable[..., Any]] = {
+            "overwrite_partition": lambda **more: ann.overwrite_partition(
+                shop.name, rows("eu", 1, 2), {"region": "eu"}, **more
+            ),
+            "upsert": lambda **more: ann.upsert(shop.name, rows("eu", 2, 3), keys=["id"], **more),
+            "delete": lambda **more: ann.delete(shop.name, rows("eu", 3), keys=["id"], **more),
+        }
+        with ann.intent(shop.name, **held("eu")):
+            bob.append(shop.name, rows("eu", 3))
+            bob.append(shop.name, rows("as", 4))
+            with pytest.raises(Conflict, match="was granted") as refused:
+                acts[act]()
+            assert (refused.value.rule, refused.value.next_step) == ("conflict.C1", "fix_request")
+            assert shop.ids() == [1, 2, 3, 4]
+            assert acts[act](read=shop.table("ann")).outcome == "committed"  # it has looked again
+
+
+def test_a_holder_goes_on_after_its_own_commits_and_whoever_waits_after_them(shop: Shop) -> None:
+    with shop.agent("bob") as bob, shop.agent("ann") as ann, shop.agent("ann") as later, ThreadPoolExecutor(1) as line:
+        own = later.intent(shop.name, **held("eu"), wait_s=60)
+        with ann.intent(shop.name, **held("eu")):
+            waits = line.submit(own.__enter__)
+            while all(each["state"] == "held" for each in shop.tower.admin.intents(table=shop.name)["intents"]):
+                threading.Event().wait(0.02)
+            ann.append(shop.name, rows("eu", 1, 2))
+            ann.overwrite_partition(shop.name, rows("eu", 1, 2, 3), {"region": "eu"})
+            bob.append(shop.name, rows("as", 9))
+            ann.overwrite_partition(shop.name, rows("eu", 1, 2), {"region": "eu"})
+        waits.result()
+        later.overwrite_partition(shop.name, rows("eu", 7), {"region": "eu"})  # it has what was there at its own grant
+        own.__exit__(None, None, None)
+    assert shop.ids() == [7, 9]
+
+
 def test_leases_that_a_write_names_are_read_strictly(shop: Shop) -> None:
     with httpx2.Client(base_url=shop.tower.uri, headers={"Authorization": f"Bearer {shop.secrets['ann']}"}) as http:
         path = "/v1/namespaces/{}/tables/{}/rows".format(*shop.name.split("."))

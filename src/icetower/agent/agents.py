@@ -29,6 +29,8 @@ ANSWER_WITHIN_S = 60.0
 REASON = "rows of an agent"
 Token = str | Callable[[], str] | None
 JournalPath = str | os.PathLike[str] | None
+Read = Any
+"""The id of a snapshot, or a table or snapshot of PyIceberg's; None where nothing is said."""
 
 
 class _Parts:
@@ -49,6 +51,7 @@ class _Parts:
             asker,
             self.direct,
             self.holder.said,
+            self.holder.known,
             reason=reason,
             patience=patience,
             journal=self.journal,
@@ -160,28 +163,43 @@ class Agent:
         """
         return driven(self._parts.writer.write("append", table, rows, key=key, ref=ref), self._transport.take)
 
-    def upsert(self, table: str, rows: Any, *, keys: Sequence[str] = (), key: str | None = None) -> Written:
+    def upsert(
+        self, table: str, rows: Any, *, keys: Sequence[str] = (), key: str | None = None, read: Read = None
+    ) -> Written:
         """Put whole rows in place of those with the same keys, and add those that there are none of.
 
         Args:
             keys: the columns that identify a row; by default the identifier fields of the table's schema.
             table, key: as of `append`.
+            read: as of `overwrite_partition`, where the agent commits the rows itself.
         """
-        return driven(self._parts.writer.write("upsert", table, rows, keys=keys, key=key), self._transport.take)
+        steps = self._parts.writer.write("upsert", table, rows, keys=keys, key=key, read=read)
+        return driven(steps, self._transport.take)
 
-    def delete(self, table: str, rows: Any, *, keys: Sequence[str] = (), key: str | None = None) -> Written:
+    def delete(
+        self, table: str, rows: Any, *, keys: Sequence[str] = (), key: str | None = None, read: Read = None
+    ) -> Written:
         """Remove the rows with the same keys as these, whose other columns do not matter. Arguments as of `upsert`."""
-        return driven(self._parts.writer.write("delete", table, rows, keys=keys, key=key), self._transport.take)
+        steps = self._parts.writer.write("delete", table, rows, keys=keys, key=key, read=read)
+        return driven(steps, self._transport.take)
 
-    def overwrite_partition(self, table: str, rows: Any, where: Where, *, key: str | None = None) -> Written:
+    def overwrite_partition(
+        self, table: str, rows: Any, where: Where, *, key: str | None = None, read: Read = None
+    ) -> Written:
         """Put rows in the place of all rows of a partition; none leave it empty.
+
+        It replaces whatever is there when it is called. If you computed the rows from a read, pass that read's
+        snapshot, or hold an intent: then it is refused (``conflict.*``) where others have changed these rows since.
 
         Args:
             where: the partition: values by column, such as ``{"region": "eu"}``, or a filter of PyIceberg's, such as
                 ``"ts >= '2017-01-02T00:00:00' and ts < '2017-01-03T00:00:00'"``. All rows lie in it.
             table, key: as of `append`.
+            read: what the rows were computed from: the id of a snapshot, or a table or snapshot of PyIceberg's. By
+                default within the block of an intent on the table the snapshot at its grant, and the agent's own
+                commits since; of several intents on the table, the oldest's. Elsewhere what is there.
         """
-        steps = self._parts.writer.write("overwrite_partition", table, rows, where=where, key=key)
+        steps = self._parts.writer.write("overwrite_partition", table, rows, where=where, key=key, read=read)
         return driven(steps, self._transport.take)
 
     def branch(self, table: str, name: str, *, start: str = "main") -> Branch:
@@ -354,19 +372,25 @@ class AsyncAgent:
         steps = self._parts.writer.write("append", table, rows, key=key, ref=ref)
         return await driven_async(steps, self._transport.take)
 
-    async def upsert(self, table: str, rows: Any, *, keys: Sequence[str] = (), key: str | None = None) -> Written:
+    async def upsert(
+        self, table: str, rows: Any, *, keys: Sequence[str] = (), key: str | None = None, read: Read = None
+    ) -> Written:
         """See `Agent.upsert`."""
-        steps = self._parts.writer.write("upsert", table, rows, keys=keys, key=key)
+        steps = self._parts.writer.write("upsert", table, rows, keys=keys, key=key, read=read)
         return await driven_async(steps, self._transport.take)
 
-    async def delete(self, table: str, rows: Any, *, keys: Sequence[str] = (), key: str | None = None) -> Written:
+    async def delete(
+        self, table: str, rows: Any, *, keys: Sequence[str] = (), key: str | None = None, read: Read = None
+    ) -> Written:
         """See `Agent.delete`."""
-        steps = self._parts.writer.write("delete", table, rows, keys=keys, key=key)
+        steps = self._parts.writer.write("delete", table, rows, keys=keys, key=key, read=read)
         return await driven_async(steps, self._transport.take)
 
-    async def overwrite_partition(self, table: str, rows: Any, where: Where, *, key: str | None = None) -> Written:
+    async def overwrite_partition(
+        self, table: str, rows: Any, where: Where, *, key: str | None = None, read: Read = None
+    ) -> Written:
         """See `Agent.overwrite_partition`."""
-        steps = self._parts.writer.write("overwrite_partition", table, rows, where=where, key=key)
+        steps = self._parts.writer.write("overwrite_partition", table, rows, where=where, key=key, read=read)
         return await driven_async(steps, self._transport.take)
 
     async def branch(self, table: str, name: str, *, start: str = "main") -> AsyncBranch:

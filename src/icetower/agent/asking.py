@@ -22,6 +22,9 @@ DELIVERY_KEPT_S = 5.0
 
 COLUMNS_KEPT_S = 60.0
 
+NOBODY_THERE_S = 2.0
+"""So long an address is tried at which nothing listens, and from which no answer ever came."""
+
 DOUBTFUL = frozenset({408, 500, 502, 503, 504})
 """Statuses after which a request may land, or have landed."""
 
@@ -52,6 +55,15 @@ class Asker:
         self._patience = patience
         self._deliveries: dict[tuple[str, str], tuple[float, Delivery]] = {}
         self._columns: dict[str, tuple[float, tuple[str, ...]]] = {}
+        self._answered = False
+        self._refused_s: float | None = None
+
+    @property
+    def nobody_there(self) -> bool:
+        """Whether nothing listens at the address, and never has: it is wrong, rather than that the tower restarts."""
+        if self._answered or self._refused_s is None:
+            return False
+        return self._patience.ambient.monotonic_s() - self._refused_s >= NOBODY_THERE_S
 
     # -- the way of rows ------------------------------------------------------------------------------------------
 
@@ -158,7 +170,15 @@ class Asker:
             yield Work(credentials.renew)
         own = {} if credentials.token is None else {"Authorization": f"Bearer {credentials.token}"}
         headers = {**request.headers, **own}
-        response: Response = yield Request(request.method, request.path, request.params, headers, request.body)
+        try:
+            response: Response = yield Request(request.method, request.path, request.params, headers, request.body)
+        except Lost as lost:
+            if not lost.refused:
+                self._refused_s = None
+            elif self._refused_s is None:
+                self._refused_s = self._patience.ambient.monotonic_s()
+            raise
+        self._answered = True
         return response
 
 

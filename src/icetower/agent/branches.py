@@ -63,7 +63,7 @@ def published(
             return PublishedBranch.of((yield from asker.json("POST", f"{table_path(table)}/publish", body=request)))
         except IcetowerError as error:
             doubtful = doubtful or error.status >= 500
-            if (error.next_step not in AGAIN and error.status < 500) or not left:
+            if (error.next_step not in AGAIN and error.status < 500) or not left or asker.nobody_there:
                 if doubtful:
                     raise CommitStateUnknown(
                         f"{error.message}; branch {branch} may have been published to {to}. Publish it again under "

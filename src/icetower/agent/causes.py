@@ -31,6 +31,11 @@ def cause_of(error: BaseException) -> str:
     return f"{type(error).__name__}; check the address, and that the server runs"
 
 
+def is_refused(error: BaseException) -> bool:
+    """Whether nothing listens at the address."""
+    return any(isinstance(each, ConnectionRefusedError) for each in _chain(error))
+
+
 def _known(error: BaseException) -> str | None:
     if isinstance(error, ssl.SSLCertVerificationError):
         return (

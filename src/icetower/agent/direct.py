@@ -15,8 +15,9 @@ from typing import Any
 from icetower.agent.client import Tower
 from icetower.agent.deliveries import Act, Sent, require_taken
 from icetower.agent.keys import keyed, reads
+from icetower.agent.known import Known
 from icetower.agent.recovery import Patience, carry_out
-from icetower.agent.sending import landed_under, leave_key, prepared_for, send, snapshots_of
+from icetower.agent.sending import committed, leave_key, prepared_for, send
 from icetower.agent.slots import in_time
 from icetower.errors import UsageError
 from icetower.protocol.marks import LEASES
@@ -32,6 +33,7 @@ class Change:
     Attributes:
         keys: the columns that identify a row; none: the schema's own.
         leases: what it says of the leases that the agent believes to hold.
+        known: what the rows were computed from; None: what is there when it is committed.
     """
 
     table: str
@@ -39,6 +41,7 @@ class Change:
     key: str
     keys: Sequence[str] = ()
     leases: str = ""
+    known: Known | None = None
 
     @property
     def said(self) -> Mapping[str, str]:
@@ -66,6 +69,17 @@ class Direct:
                 self._open[1].close()
                 self._open = None
 
+    def require_installed(self) -> None:
+        """Raises `UsageError` where what commits is not installed."""
+        try:
+            import_module("pyarrow")
+            import_module("pyiceberg.catalog")
+        except ImportError as error:
+            raise UsageError(
+                "the contract has the agent commit this itself, for which it needs PyIceberg: install "
+                "pyiceberg[pyarrow,pyiceberg-core], or have the contract name a delta table (collector)"
+            ) from error
+
     def write(self, change: Change, operation: Act, token: str | None) -> Sent:
         """Upsert or delete rows. Raises what `send` raises."""
         tower, catalog = self._of(token)
@@ -80,6 +94,7 @@ class Direct:
             reason=self._reason,
             patience=self._patience,
             said=change.said,
+            known=change.known,
         )
 
     def overwrite(self, change: Change, where: Where, token: str | None) -> Sent:
@@ -98,12 +113,17 @@ class Direct:
             selected = _filter(where)
             rows = prepared_for(change.rows, target.schema().as_arrow(), delivery, "append", change.key, self._patience)
             _require_selected(rows, selected, target)
-            said = keyed(now) | reads(target, selected) | dict(change.said)
-            head, before = target.metadata.current_snapshot_id, snapshots_of(target, now)
-            target.overwrite(rows, overwrite_filter=selected, snapshot_properties=said)
-            if target.metadata.current_snapshot_id == head:
-                leave_key(target, said, deletes=False)
-            again, snapshot_id = landed_under(target, now, before)
+            known = change.known
+            read = reads(target, selected) if known is None else known.declared(target, selected)
+            said = keyed(now) | read | dict(change.said)
+
+            def commit() -> None:
+                head = target.metadata.current_snapshot_id
+                target.overwrite(rows, overwrite_filter=selected, snapshot_properties=said)
+                if target.metadata.current_snapshot_id == head:
+                    leave_key(target, said, deletes=False)
+
+            again, snapshot_id = committed(target, now, said, commit, known)
             return Sent(delivery.pattern, delivery.written, now, delivery.slot, again, snapshot_id)
 
         return carry_out(
@@ -119,13 +139,8 @@ class Direct:
     def _of(self, token: str | None) -> tuple[Tower, Any]:
         with self._mutex:
             if self._open is None or self._open[0] != token:
-                try:
-                    load_catalog = import_module("pyiceberg.catalog").load_catalog
-                except ImportError as error:
-                    raise UsageError(
-                        "the contract has the agent commit this itself, for which it needs PyIceberg: install "
-                        "pyiceberg[pyarrow,pyiceberg-core], or have the contract name a delta table (collector)"
-                    ) from error
+                self.require_installed()
+                load_catalog = import_module("pyiceberg.catalog").load_catalog
                 tower = Tower(self._uri, token)
                 self._open = (token, tower, load_catalog("tower", **tower.pyiceberg_properties()))
             return self._open[1:]

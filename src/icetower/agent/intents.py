@@ -21,9 +21,10 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
-from icetower.agent.asking import Asker
+from icetower.agent.asking import Asker, table_path
 from icetower.agent.deliveries import Slot
 from icetower.agent.keys import new_key
+from icetower.agent.known import Known
 from icetower.agent.recovery import Patience
 from icetower.agent.steps import Pause, Step, Steps, driven, driven_async
 from icetower.agent.transport import AsyncTransport, Transport
@@ -104,6 +105,7 @@ class Lease:
         warnings: commits of others that have landed in its rows, as they came.
         lost: why it is held no more; None while it is, as far as is known.
         slot: the slot whose rows they are, where it is one: its `value` is what to write into its `column`.
+        known: what the agent is taken to have seen of each table: the snapshot at the grant, and its own since.
     """
 
     id: str
@@ -114,6 +116,7 @@ class Lease:
     warnings: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
     lost: IcetowerError | None = None
     slot: Slot | None = None
+    known: dict[str, Known] = field(default_factory=dict[str, Known])
 
     @property
     def properties(self) -> dict[str, str]:
@@ -171,6 +174,10 @@ class Holder:
         self._held[lease.id] = lease
         return lease
 
+    def known(self, table: str) -> Known | None:
+        """What the agent is taken to have seen of a table: by the oldest of its leases on it; None without one."""
+        return next((lease.known[table] for lease in list(self._held.values()) if table in lease.known), None)
+
     def leave(self, lease: Lease) -> None:
         self._held.pop(lease.id, None)
 
@@ -206,7 +213,21 @@ class Holder:
                     next_step="wait_until",
                 )
             answer = yield from self.look(id_, min(WAIT_S, left_s), 0, "queued")
-        return self._lease(id_, answer)
+        return self._lease(id_, (yield from self._as_granted(answer)))
+
+    def _as_granted(self, answer: Mapping[str, Any]) -> Steps[Mapping[str, Any]]:
+        """An intent with the snapshots at its grant.
+
+        The tower names those at its declaration, and whoever held the rows until then may have changed them.
+        """
+        if answer.get("granted_ms") == answer.get("declared_ms"):
+            return answer
+        tables: list[Mapping[str, Any]] = []
+        for each in answer["tables"]:
+            loaded = yield from self._asker.json("GET", table_path(each["table"]), params={"snapshots": "refs"})
+            main = (loaded["metadata"].get("refs") or {}).get("main") or {}
+            tables.append({**each, "base_snapshot": main.get("snapshot-id")})
+        return {**answer, "tables": tables}
 
     def take_slot(self, wish: SlotWish) -> Steps[Lease]:
         """Take the next slot, and wait for it.
@@ -240,7 +261,8 @@ class Holder:
         """What was granted. Raises `Forbidden` where it has ended already."""
         ttl_s, expires_ms = float(answer["ttl_s"]), int(answer["expires_ms"])
         until_s = self._patience.ambient.monotonic_s() + ttl_s
-        lease = Lease(id_, int(answer["fence"] or 0), ttl_s, expires_ms, until_s, slot=slot)
+        known = {str(each["table"]): Known(each["base_snapshot"], id_) for each in answer.get("tables", ())}
+        lease = Lease(id_, int(answer["fence"] or 0), ttl_s, expires_ms, until_s, slot=slot, known=known)
         lease.take(answer, None)
         lease.check()
         return lease
@@ -276,6 +298,8 @@ class Holder:
             try:
                 return (yield from self._asker.json(method, path, body=body))
             except Unavailable:
+                if self._asker.nobody_there:
+                    raise
                 yield Pause(TRIED_AGAIN_S)
         return (yield from self._asker.json(method, path, body=body))
 

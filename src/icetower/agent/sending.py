@@ -13,7 +13,7 @@ import importlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from icetower.agent.appends import DataFile
@@ -34,6 +34,7 @@ from icetower.agent.deliveries import (
     require_taken,
 )
 from icetower.agent.keys import keyed, reads
+from icetower.agent.known import Known, snapshots_in, span_of
 from icetower.agent.recovery import Patience, carry_out
 from icetower.agent.slots import in_time
 from icetower.errors import UsageError
@@ -56,6 +57,7 @@ def send(
     reason: str = "rows of an agent",
     patience: Patience | None = None,
     said: Mapping[str, str] | None = None,
+    known: Known | None = None,
 ) -> Sent:
     """Send rows to a table by the way that the agent's contract says; returns when they are in the table, the log or
     the delta table, once, however often they are sent under the key.
@@ -75,6 +77,7 @@ def send(
         reason: for the person who is asked for partitions.
         patience: limits on time and attempts, as of `carry_out`.
         said: snapshot properties that upserts and deletes have besides, such as those of a lease.
+        known: the version that upserts and deletes were computed from; by default what is there when they are made.
 
     Raises:
         IcetowerError: a refusal from which there is no way on.
@@ -87,9 +90,8 @@ def send(
         target = catalog.load_table(delivery.written)
         # A write that was rolled back is sent again under another key, `now`; its rows keep theirs.
         prepared = prepared_for(rows, target.schema().as_arrow(), delivery, operation, key, limits)
-        again, snapshot_id = _write(
-            using, target, prepared, delivery, operation, tuple(keys) or delivery.key_columns, now, dict(said or {})
-        )
+        columns, more = tuple(keys) or delivery.key_columns, dict(said or {})
+        again, snapshot_id = _write(using, target, prepared, delivery, operation, columns, now, more, known)
         return Sent(delivery.pattern, delivery.written, now, delivery.slot, again, snapshot_id)
 
     granted = [GRANTS[operation]]
@@ -155,6 +157,7 @@ def _write(
     keys: Sequence[str],
     key: str,
     more: dict[str, str],
+    known: Known | None,
 ) -> tuple[bool, int | None]:
     """Returns whether the rows were there already, and in which snapshot they are, as far as that is told.
 
@@ -182,15 +185,46 @@ def _write(
     # PyIceberg writes moments of filters without their zone, which the tower cannot read.
     timed = any("timestamp" in str(rows.schema.field(name).type) for name in keys)
     read = True if timed or rows.num_rows > FILTERED_MAX else matching(rows, list(keys))
-    said = keyed(key) | reads(target, read) | more
-    head, before = target.metadata.current_snapshot_id, snapshots_of(target, key)
-    if operation == "delete":
-        target.delete(matching(rows, on), snapshot_properties=said)
-    else:
-        target.upsert(rows, on, snapshot_properties=said)
-    if target.metadata.current_snapshot_id == head:
-        leave_key(target, said, deletes=operation == "delete")
-    return landed_under(target, key, before)
+    if known is None:
+        declared = reads(target, read)
+    else:  # much may have come since: the whole table would be too much to name
+        declared = known.declared(target, span_of(rows, on) if read is True else matching(rows, on))
+    said = keyed(key) | declared | more
+
+    def commit() -> None:
+        head = target.metadata.current_snapshot_id
+        if operation == "delete":
+            target.delete(matching(rows, on), snapshot_properties=said)
+        else:
+            target.upsert(rows, on, snapshot_properties=said)
+        if target.metadata.current_snapshot_id == head:
+            leave_key(target, said, deletes=operation == "delete")
+
+    return committed(target, key, said, commit, known)
+
+
+def committed(
+    target: Any, key: str, said: Mapping[str, str], commit: Callable[[], None], known: Known | None
+) -> tuple[bool, int | None]:
+    """Commit rows; returns whether they were there already, and in which snapshot they are.
+
+    Args:
+        said: the commit's snapshot properties.
+
+    Raises `CommitConflict` without a way on where something came after the version that the rows were computed from.
+    """
+    before, seen = snapshots_of(target, key), snapshots_in(target)
+    try:
+        commit()
+    except Exception as raised:
+        refusal = None if known is None else known.refusal(raised, seen)
+        if refusal is None:
+            raise
+        raise refusal from raised
+    again, snapshot_id = landed_under(target, key, before)
+    if known is not None and not again:
+        known.landed(said, snapshot_id)
+    return again, snapshot_id
 
 
 def leave_key(target: Any, properties: Mapping[str, str], *, deletes: bool) -> None:

@@ -59,12 +59,14 @@ class Lost(Exception):
     Attributes:
         error: for the caller.
         sent: whether the tower may have received the request.
+        refused: whether nothing listens at the address.
     """
 
-    def __init__(self, error: Unavailable, *, sent: bool) -> None:
+    def __init__(self, error: Unavailable, *, sent: bool, refused: bool = False) -> None:
         super().__init__(error.message)
         self.error = error
         self.sent = sent
+        self.refused = refused
 
 
 def driven(steps: Steps[T], take: Callable[[Step], Any]) -> T:

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 
-from icetower.agent.causes import unreachable
+from icetower.agent.causes import is_refused, unreachable
 from icetower.agent.recovery import Patience
 from icetower.agent.steps import Lost, Pause, Request, Response, Step
 from icetower.errors import BadRequest, Unavailable
@@ -116,4 +116,4 @@ def _response(response: httpx2.Response) -> Response:
 
 def _lost(uri: str, error: Exception) -> Lost:
     refusal = Unavailable(unreachable("tower", uri, error), rule="client.connection")
-    return Lost(refusal, sent=not isinstance(error, _NOT_SENT))
+    return Lost(refusal, sent=not isinstance(error, _NOT_SENT), refused=is_refused(error))

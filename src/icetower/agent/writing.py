@@ -23,6 +23,7 @@ from icetower.agent.deliveries import AGENT, CHANGE, EVENT_TIME, GRANTS, KEY, WR
 from icetower.agent.direct import Change, Direct, Where
 from icetower.agent.journal import Journal, Pending
 from icetower.agent.keys import new_key, request_key
+from icetower.agent.known import Known, known_of
 from icetower.agent.recovery import Patience, Recovery
 from icetower.agent.rows import Piece, Rows, rows_of, together
 from icetower.agent.steps import Lost, Request, Steps, Work
@@ -63,6 +64,7 @@ class _Call:
         ways: how often the way has changed.
         young: whether the tower is known to remember the journal's key still.
         whole: whether the rows of an upsert are known to be whole.
+        read: what the caller says that the rows were computed from.
     """
 
     operation: Operation
@@ -82,6 +84,7 @@ class _Call:
     ways: int = 0
     young: bool = False
     whole: bool = False
+    read: Known | None = None
 
     @property
     def count(self) -> int:
@@ -131,6 +134,7 @@ class Writer:
 
     Args:
         leases: what writes say of the leases that the agent believes to hold.
+        known: what the agent is taken to have seen of a table by these leases.
         reason: for the person who is asked for partitions.
         rows_max: the most rows of a request. Which rows go together depends on it, so it must stay the same while rows
             may be sent again.
@@ -141,6 +145,7 @@ class Writer:
         asker: Asker,
         direct: Direct,
         leases: Callable[[], str],
+        known: Callable[[str], Known | None],
         *,
         reason: str,
         patience: Patience,
@@ -150,6 +155,7 @@ class Writer:
         self._asker = asker
         self._direct = direct
         self._leases = leases
+        self._known = known
         self._reason = reason
         self._patience = patience
         self._journal = journal
@@ -167,11 +173,12 @@ class Writer:
         key: str | None = None,
         ref: str = "main",
         where: Where = "",
+        read: Any = None,
     ) -> Steps[Written]:
         """Do one thing with rows. Arguments and errors as of `Agent`'s methods."""
         Identifier.parse(table)
         rows = yield Work(partial(rows_of, given))
-        call = _Call(operation, table, ((operation, rows),), tuple(keys), key, ref, where)
+        call = _Call(operation, table, ((operation, rows),), tuple(keys), key, ref, where, read=known_of(read))
         return (yield from self._written(call))
 
     def write_together(self, table: str, given: Sequence[tuple[str, Any]], key: str | None) -> Steps[Written]:
@@ -323,6 +330,10 @@ class Writer:
                 f"a transaction on {call.table} takes appends alone: this agent commits each upsert and delete itself. "
                 "Through a delta table (pattern: collector) all of them go into one request"
             )
+        if call.read is not None and call.by_door(to):
+            raise UsageError(
+                f"the rows of {call.table} go through {to}, whose job sees what is there by then; leave read= out"
+            )
         if to != call.table and "upsert" in call.acts and not call.whole:
             _require_whole(call, (yield from self._asker.columns(to)))
             call.whole = True
@@ -379,13 +390,18 @@ class Writer:
             raise Unavailable(f"the answer is none of a tower's ({error!r})", rule="client.connection") from error
         if call.kept != to:  # the contract has changed since it was asked for
             self._asker.forget(call.table)
+        known = self._known(call.kept)
+        if known is not None and landed.snapshot_id is not None and call.ref == "main":
+            known.appended.add(landed.snapshot_id)
         return landed
 
     def _directly(self, call: _Call) -> Steps[Written]:
         """Commit by PyIceberg, whose refusals `send` has dealt with before it raises one."""
         assert call.key is not None
         rows: Rows = call.pieces[0][1]
-        change = Change(call.table, (yield Work(rows.as_arrow)), call.key, call.keys, self._leases())
+        yield Work(self._direct.require_installed)
+        known = call.read or self._known(call.table)
+        change = Change(call.table, (yield Work(rows.as_arrow)), call.key, call.keys, self._leases(), known)
         if call.operation == "overwrite_partition":
             work = partial(self._direct.overwrite, change, call.where)
         else:
@@ -422,7 +438,7 @@ class Writer:
         if refusal.rule in ("contract.pattern", "rows.operation") and call.ways < WAYS_MAX:
             call.ways += 1  # the contract has changed since it was asked for
             return True
-        if failures >= self._patience.attempts_max:
+        if failures >= self._patience.attempts_max or self._asker.nobody_there:
             return False
         return (yield from recovery.after(refusal, least_s=call.least_s))
 

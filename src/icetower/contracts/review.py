@@ -409,6 +409,7 @@ def of_overlap(it: Written, other: Written, found: Overlap) -> Finding:
     elif _held(it, found.one) and _held(other, found.other):
         severity, rule = Severity.NOTE, "overlap.shared"
         words = f"{agents} share {where}{when} ({held}): by intents, each holds what it changes for itself"
+        words += _blind_past_intents((it.contract, found.one), (other.contract, found.other))
     elif not mine & _ROWS_CHANGE and not theirs & _ROWS_CHANGE:
         severity, rule = Severity.NOTE, "overlap.shared"
         words = f"{agents} share {where}{when} ({held}): neither changes the other's rows"
@@ -421,7 +422,7 @@ def of_overlap(it: Written, other: Written, found: Overlap) -> Finding:
     else:
         shadow = it.contract.shadow or other.contract.shadow  # which refuses nothing yet
         severity, rule = Severity.WARNING if shadow else Severity.ERROR, "overlap.owned"
-        words = f"{agents} both own {where}{when} ({held}); give it to one of them"
+        words = f"{agents} both own {where}{when} ({held}); give it to one of them, or say `intents: required` in both"
     return it.found(severity, rule, words, here, (its_place,))
 
 
@@ -445,6 +446,20 @@ def _handed_out(it: Written, position: int) -> bool:
 def _held(it: Written, position: int) -> bool:
     """Whether it stays out of rows there that another's intent holds."""
     return it.contract.tables[position].intents_required
+
+
+def _blind_past_intents(*entries: tuple[Contract, int]) -> str:
+    """Whose appends come into rows that another's intent holds."""
+    adding = [(contract.name, contract.tables[at]) for contract, at in entries]
+    adding = [(name, rule) for name, rule in adding if rule.grants(Operation.APPEND)]
+    blind = [name for name, rule in adding if rule.blind_appends]
+    each = [name for name, rule in adding if not rule.blind_appends]
+    said: list[str] = []
+    if blind:
+        said.append(f"the appends of {' and '.join(blind)} (`blind_appends: true`)")
+    if each:
+        said.append(f"appends of {' and '.join(each)} that say that they are blind")
+    return f"; only an exclusive intent keeps out {' and '.join(said)}" if said else ""
 
 
 def _with_role(contract: Contract) -> str:

@@ -73,6 +73,8 @@ class FrontPageRoutes:
             Route(SIGN_IN, self._sign_in, methods=["POST"]),
             pages.route("POST", "/ui/sign-out", self._sign_out),
             pages.route("GET", "/", self.show),
+            Route("/ui", _to_first_screen, methods=["GET"]),
+            Route("/ui/", _to_first_screen, methods=["GET"]),
             self._streams.route("/ui/live/now", self.live),
         ]
 
@@ -188,3 +190,9 @@ def own_address(asked: str) -> str:
         return "/"
     plain = asked.startswith("/") and not asked.startswith("//") and not set(asked) & set("\\\r\n\t\x00")
     return asked if plain and not parts.netloc and not parts.scheme and is_page(parts.path) and asked.isascii() else "/"
+
+
+async def _to_first_screen(request: Request) -> Response:
+    """Whoever types the beginning of the other pages' addresses means the first one."""
+    del request
+    return redirect("/")

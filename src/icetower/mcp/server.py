@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -66,6 +66,7 @@ class _Granted:
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
+        self._arguments = {each.name: tuple(each.parameters.get("properties", ())) for each in tools.all()}
 
     async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         if ctx.method == "tools/list":
@@ -78,7 +79,7 @@ class _Granted:
                 raise MCPError(
                     code=INVALID_PARAMS, message=f"you have no tool {shown!r}: your contract does not grant it (whoami)"
                 )
-            return _readable(await call_next(ctx))
+            return _readable(await call_next(ctx), name, self._arguments.get(name, ()))
         return await call_next(ctx)
 
     async def _granted(self, ctx: ServerRequestContext[Any, Any]) -> frozenset[str]:
@@ -93,7 +94,7 @@ class _Granted:
 _DETAIL = re.compile(r" \[type=[^\n]*\]|\n *For further information visit [^\n]*")
 
 
-def _readable(result: HandlerResult) -> HandlerResult:
+def _readable(result: HandlerResult, tool: str, arguments: Sequence[str]) -> HandlerResult:
     """Arguments that do not fit the schema are a refusal like any other, without what only a programmer needs."""
     found: dict[str, Any] = (
         result.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -105,6 +106,8 @@ def _readable(result: HandlerResult) -> HandlerResult:
     said = "\n".join(str(each.get("text", "")) for each in found.get("content", ()))
     if "validation error" in said:
         message = _DETAIL.sub("", said.partition("\n")[2]).strip()
+        if "Extra inputs are not permitted" in message:
+            message += f"; {tool} takes {', '.join(arguments)}"
         error: IcetowerError = BadRequest(f"the arguments do not fit: {clean(message)}", rule="mcp.arguments")
     else:
         error = IcetowerError("the tool failed; the server's log says how")

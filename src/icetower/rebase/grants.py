@@ -421,7 +421,7 @@ def refusal(change: Change, conflict: Conflict, staged: StagedTable) -> CommitCo
     partitions = tuple(dict.fromkeys(_partition_of(change, conflict, staged)))
     # Another agent chose these values, and clients print the message on their terminals.
     where = f" in {printable(', '.join(partitions))}" if partitions else ""
-    by = f" ({conflict.by})" if isinstance(conflict, Objection) else ""
+    by = f" (rule {conflict.by} of docs/conflicts.md)" if isinstance(conflict, Objection) else ""
     said = change.snapshot.summary.get(READ_SNAPSHOT)
     read = "" if said is None else f" (its writer has read snapshot {said}; declare what the statement reads anew)"
     return CommitConflict(

@@ -173,6 +173,8 @@ def _decimal(value: object, kind: Any, path: str) -> Decimal:
     precision, scale = kind.precision, kind.scale
     whole = precision - scale
     expected = f"a text such as '9.99', or an integer, of at most {whole} digits and {scale} decimals"
+    if isinstance(value, float):  # JSON's and Python's, which have no exact 9.99
+        expected = f"no float: send Decimal('9.99') in Python, or {expected}"
     is_text = isinstance(value, str) and _DECIMAL.fullmatch(value) is not None
     is_integer = isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < 256
     if not (is_text or is_integer):

@@ -478,8 +478,8 @@ class Intents:
         properties = metadata.get("properties") or {}
         if wish.exclusive and properties.get(INTENTS) != REQUIRED:
             raise BadRequest(
-                f"exclusive asks that nobody's commits come into the rows, and {wish.table} lets them in: set its "
-                f"property {INTENTS}={REQUIRED} first, or leave exclusive out",
+                f"exclusive asks that nobody's commits come into the rows, and {wish.table} lets them in; run "
+                f"`icetower tables set {wish.table} --intents {REQUIRED}` ({INTENTS}={REQUIRED}), or leave it out",
                 rule="intent.exclusive",
             )
         owned = EVERYTHING if _is_unbound(principal) else boxes_of_rules(_rules(principal, wish), metadata, now_ms)
