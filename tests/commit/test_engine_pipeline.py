@@ -672,7 +672,7 @@ def test_an_append_that_no_manifest_can_hold_is_refused_alone() -> None:
         bounds = [{"key": 1, "value": b"x" * avro_files.RECORD_MAX_BYTES}]
         long = replace(touched.file, record={**touched.file.record, "lower_bounds": bounds})
         members[2] = replace(members[2], files=(replace(touched, file=long),))
-        sent = [asyncio.create_task(world.engine.submit_append(member)) for member in members]
+        sent = [asyncio.create_task(world.engine.submit(member)) for member in members]
         assert await ends(sent) == ["appended", "appended", "400 manifest.writable", "appended", "appended"]
         assert await world.live() == ["a", "b", "d", "e"]
 
@@ -706,7 +706,7 @@ def test_a_list_that_was_read_is_packed_in_pieces_between_which_others_go_on(
         if rebased:
             assert await ends(await send(world, *requests)) == ["rebased"]
         else:
-            assert (await world.engine.submit_append(await fast(world, "a"))).outcome == "appended"
+            assert (await world.engine.submit(await fast(world, "a"))).outcome == "appended"
         assert 1_000_000 in work
         assert len(await world.live()) == 13
 

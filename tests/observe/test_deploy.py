@@ -51,7 +51,9 @@ def exposed(found: Figures | None) -> str:
 
     alerts = GaugeMetricFamily("icetower_alerts", "Alerts.", labels=["rule", "state"])
     alerts.add_metric(["retry-rate", "firing"], 0)
-    return expose(Local(0, 0, 0.0, 0, 0, 1), found, [alerts, *families({State.HELD: 1}, 2, 3)]).decode()
+    return expose(
+        Local(0, 0, 0.0, 0, 0, 1, fences={"fenced": 1}), found, [alerts, *families({State.HELD: 1}, 2, 3)]
+    ).decode()
 
 
 NAMES = {sample.name for family in text_string_to_metric_families(exposed(figures())) for sample in family.samples}
