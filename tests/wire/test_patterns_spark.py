@@ -217,7 +217,7 @@ def test_the_guides_split_works_as_it_is_shipped(spark: SparkSession, tower: Clo
         late.writeTo("readings_agent_a.fleet.readings").options(**options(keyed(new_key()))).append()
     refusal = refusal_of(refused.value)
     assert refusal is not None
-    assert (refusal.status, refusal.rule, refusal.next_step) == (403, "contract.slot", "wait_until")
+    assert (refusal.status, refusal.rule, refusal.next_step) == (403, "contract.slot", "fix_request")
     assert refusal.wait_until_ms == first_ms + 240_000
     with Slow(tower.uri, secrets["readings_agent_a"], tower.clock) as slow:
         again = deliver("readings_agent_a", "fleet.readings", "append", readings, new_key(), tower=slow)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import io
 import itertools
+import sqlite3
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg import puffin
 from icetower.iceberg.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list
 from icetower.iceberg.manifests import (
@@ -193,10 +197,18 @@ class Forger:
         return self.snapshot([(DATA, entries)], base=base, **options)
 
     def publish(self, admin: Forger, request: tuple[list[JSON], list[JSON]]) -> None:
-        """Stage a snapshot, which an administrator then moves its branch to, whatever it adds once more."""
+        """Stage a snapshot, and move its branch to it past the tower, whatever it adds once more."""
         requirements, (adding, moving) = request
         self.commit(requirements[:1], [adding]).raise_for_status()
-        admin.commit(requirements[:1], [moving]).raise_for_status()
+        loaded = admin.http.get(self.url).raise_for_status().json()
+        metadata, location = loaded["metadata"], str(loaded["metadata-location"])
+        folder, _, name = location.rpartition("/")
+        moved = f"{folder}/{int(name.partition('-')[0]) + 1:05}-{uuid.uuid4()}.metadata.json"
+        plain(moved).write_bytes(orjson.dumps(table_metadata.apply(metadata, [moving], now_ms=int(time.time() * 1000))))
+        database = plain(location.partition("/warehouse/")[0]) / "catalog.db"
+        with closing(sqlite3.connect(database, timeout=30)) as catalog, catalog:
+            update = "UPDATE iceberg_tables SET metadata_location = ? WHERE metadata_location = ?"
+            assert catalog.execute(update, (moved, location)).rowcount == 1
 
     def vector(
         self,
