@@ -35,8 +35,8 @@ from icetower.agent.deliveries import (
 )
 from icetower.agent.keys import keyed, reads
 from icetower.agent.known import Known, snapshots_in, span_of
-from icetower.agent.recovery import Patience, carry_out
-from icetower.agent.slots import in_time
+from icetower.agent.recovery import Patience, carry_out, refusal_of
+from icetower.agent.slots import in_the_next, in_time
 from icetower.errors import UsageError
 from icetower.protocol.marks import KEY as KEY_MARK
 
@@ -95,7 +95,8 @@ def send(
         return Sent(delivery.pattern, delivery.written, now, delivery.slot, again, snapshot_id)
 
     granted = [GRANTS[operation]]
-    return carry_out(work, tower, table, operations=granted, reason=reason, key=key, patience=limits)
+    anew = in_the_next(work, refusal_of)
+    return carry_out(anew, tower, table, operations=granted, reason=reason, key=key, patience=limits)
 
 
 # ── Rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

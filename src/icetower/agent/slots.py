@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from icetower.agent.client import Tower
 from icetower.agent.deliveries import Delivery, Slot
 from icetower.agent.recovery import Patience
 from icetower.agent.steps import Pause, Steps, Work, driven
-from icetower.errors import ContractViolation, UsageError
+from icetower.errors import ContractViolation, IcetowerError, UsageError
+
+T = TypeVar("T")
 
 
 def wait_for_slot(
@@ -58,3 +61,23 @@ def once_in_time(ask: Callable[[], Steps[Delivery]], table: str, operation: str,
                 wait_until_ms=found.slot.starts_ms,
             )
         yield Pause(found.slot.starts_in_s)
+
+
+def in_the_next(
+    work: Callable[[Tower, str], T], refusal_of: Callable[[BaseException], IcetowerError | None]
+) -> Callable[[Tower, str], T]:
+    """Work that makes its rows for the slot that goes on, for `carry_out`: where that ends meanwhile, it waits for the
+    next one. The same rows would be refused there, too, so that the tower says `fix_request`; these are made anew.
+    """
+
+    def attempt(using: Tower, key: str) -> T:
+        try:
+            return work(using, key)
+        except Exception as raised:
+            refusal = refusal_of(raised)
+            if refusal is None or refusal.rule != "contract.slot" or refusal.wait_until_ms is None:
+                raise
+            refusal.next_step = "wait_until"
+            raise refusal from raised
+
+    return attempt

@@ -28,7 +28,7 @@ from icetower.agent.deliveries import (
     Act,
     Delivery,
 )
-from icetower.agent.slots import in_time, wait_for_slot
+from icetower.agent.slots import in_the_next, in_time, wait_for_slot
 from icetower.errors import UsageError
 from icetower.pipelines.tables import quoted
 from icetower.spark.declarations import declaring, options
@@ -93,7 +93,8 @@ def send(
         return sent
 
     try:
-        done = carry_out(work, asked, name, operations=[GRANTS[operation]], reason=reason, key=key, patience=limits)
+        anew = in_the_next(work, refusal_of)
+        done = carry_out(anew, asked, name, operations=[GRANTS[operation]], reason=reason, key=key, patience=limits)
     finally:
         if tower is None:
             asked.close()
