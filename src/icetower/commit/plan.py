@@ -176,10 +176,11 @@ def plan(
     appends = [member for member in group if isinstance(member, AdmittedAppend)]
     others = [member for member in group if not isinstance(member, AdmittedAppend)]
     # Appends were judged by the schema of the head: what only changes the schema waits for them, and refuses none.
-    steps: list[Callable[[], Pieces[None] | None]]
-    steps = [planner.step(each) for each in others if not _changes_schema_only(each)]
-    steps += [partial(planner.fold, each) for each in by_ref(appends)]
-    steps += [planner.step(each) for each in others if _changes_schema_only(each)]
+    early: list[Callable[[], Pieces[None] | None]] = []
+    late: list[Callable[[], Pieces[None] | None]] = []
+    for each in others:
+        (late if _changes_schema_only(each) else early).append(planner.step(each))
+    steps = [*early, *(partial(planner.fold, each) for each in by_ref(appends)), *late]
     if merges:
         planner.let_merge(group)
     lacking: list[Lacking] = []

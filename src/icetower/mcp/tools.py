@@ -64,6 +64,7 @@ _MULTI_ROUND = "2026-07-28"
 TableName = Annotated[
     str, Field(min_length=3, max_length=NAME_CHARACTERS_MAX, description="`namespace.table`, as list_tables names it.")
 ]
+WriteKey = Annotated[str, Field(min_length=1, max_length=200, description="As the write has answered it.")]
 RowList = Annotated[
     list[dict[str, Any]],
     Field(
@@ -309,7 +310,7 @@ class Tools:
         ctx: Context[Any, Any],
         *,
         table: TableName,
-        key: Annotated[str, Field(min_length=1, max_length=200, description="As the write has answered it.")],
+        key: WriteKey,
     ) -> Annotated[CallToolResult, Status]:
         """Did a write land, and what has landed since? Ask it after a timeout or a lost answer, before you write
         anything again."""
@@ -321,7 +322,7 @@ class Tools:
         ctx: Context[Any, Any],
         *,
         table: TableName,
-        key: Annotated[str, Field(min_length=1, max_length=200, description="As the write has answered it.")],
+        key: WriteKey,
     ) -> Annotated[CallToolResult, Status]:
         """See to it that a write that has not landed never does. Only if you give it up, or do it in another way: the
         same call is refused afterwards. It takes nothing back that has landed."""

@@ -28,7 +28,8 @@ class Updates(tuple[JSON, ...]):
     @property
     def change_schema_only(self) -> bool:
         """Whether they give the table another schema, and have nothing to do with snapshots."""
-        return "set-current-schema" in self.actions and not any("snapshot" in action for action in self.actions)
+        actions = self.actions
+        return "set-current-schema" in actions and not any("snapshot" in action for action in actions)
 
     @cached_property
     def snapshots(self) -> tuple[Snapshot, ...]:
