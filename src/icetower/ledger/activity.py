@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, select
 
+from icetower.database import read_at_once
 from icetower.ledger.attempts import Outcome
 from icetower.ledger.schema import attempts
 
@@ -76,20 +77,8 @@ def read_activity(connection: Connection, principal: str | None, rows_max: int) 
     query = query.where(own.id >= first)
     if principal is not None:
         query = query.where(own.principal == principal)
-    rows = list(connection.execute(query.group_by(*by).order_by(last.desc()).limit(GROUPS_MAX + 1)))
-    groups = tuple(
-        Group(
-            row.principal,
-            row.table_name,
-            Outcome(row.outcome),
-            row.rule,
-            row.times,
-            row.first_ms,
-            row.last_ms,
-            row.last,
-        )
-        for row in rows[:GROUPS_MAX]
-    )
+    rows = read_at_once(connection, query.group_by(*by).order_by(last.desc()).limit(GROUPS_MAX + 1))
+    groups = tuple(Group(name, table, Outcome(outcome), *rest) for name, table, outcome, *rest in rows[:GROUPS_MAX])
     counts = select(own.outcome, func.count().label("n")).where(own.id >= first)
     if principal is not None:
         counts = counts.where(own.principal == principal)

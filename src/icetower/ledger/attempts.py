@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Connection, Dialect, Row, Table, delete, func, insert, or_, select
 
+from icetower.ledger.putting import Put
 from icetower.ledger.schema import attempts
 
 MESSAGE_CHARACTERS_MAX = 1_000
@@ -205,21 +206,13 @@ def take_order_lock(connection: Connection) -> None:
 
 
 def insert_rows(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
-    """Append rows to a log, which numbers them.
-
-    Straight to the driver: SQLAlchemy's way with parameters costs several times what the database does.
-    """
-    statement, names = _statement(connection.dialect, table)
-    given = rows if names is None else [tuple(row[name] for name in names) for row in rows]
-    connection.exec_driver_sql(statement, given)  # pyright: ignore[reportArgumentType]  # tuples or mappings
+    """Append rows to a log, which numbers them."""
+    _appending(connection.dialect, table).rows(connection, rows)
 
 
 @lru_cache(maxsize=12)
-def _statement(dialect: Dialect, table: Table) -> tuple[str, list[str] | None]:
-    """How a row is inserted, and its columns in order; None: by name."""
-    columns = [column.name for column in table.c if column.name != "id"]
-    compiled = insert(table).inline().compile(dialect=dialect, column_keys=columns)
-    return str(compiled), compiled.positiontup if compiled.positional else None  # pyright: ignore[reportAttributeAccessIssue]
+def _appending(dialect: Dialect, table: Table) -> Put:
+    return Put.of(insert(table).inline(), dialect, [column.name for column in table.c if column.name != "id"])
 
 
 def read_page(connection: Connection, wanted: Search, limit: int, before: int | None) -> Page:

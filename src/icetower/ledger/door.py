@@ -21,7 +21,7 @@ class LedgerDoor:
         self._database = database
         self.is_sqlite = database.is_sqlite
 
-    async def run(self, work: Callable[[Connection], T], *, write: bool = False) -> T:
+    async def run(self, work: Callable[[Connection], T], *, write: bool = False, alone: bool = False) -> T:
         """One transaction, as `Database.run`.
 
         Raises:
@@ -29,7 +29,7 @@ class LedgerDoor:
             UpstreamFailed: the ledger cannot be read, or cannot be written for certain.
         """
         try:
-            return await self._database.run(work, write=write)
+            return await self._database.run(work, write=write, alone=alone)
         except SQLAlchemyError as error:
             # Only the kind: the driver's text may quote statements, values and paths.
             kind = type(getattr(error, "orig", None) or error).__name__

@@ -54,6 +54,7 @@ from icetower.ledger.hashes import ANSWER, APPLICATION, GROUP, KEY, hashed
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.lookups import ASKED_AT_ONCE, Lookups
 from icetower.ledger.metrics import COUNT_EVERY, Report, count_logged, note_once
+from icetower.ledger.putting import Put
 from icetower.ledger.schema import answers, expired, groups, keys
 from icetower.ledger.shadow import Ended, ShadowCount, Shadowed, read_endings, read_shadowed, write_shadowed
 from icetower.ledger.watching import EVENTS_MAX, Changed, Changes, Reported
@@ -220,7 +221,7 @@ class Ledger:
         self._keys = Lookups(self._database, keys)
         self._answers = Lookups(self._database, answers)
         self._writers = Lookups(self._database, groups)
-        self._upserts: dict[str, tuple[str, list[str] | None]] = {}
+        self._upserts: dict[str, Put] = {}
         self._counted = 0
         """Up to here the figures are counted for certain; maybe further, by another tower."""
         # Anywhere: a tower that restarts often must not sweep the same beginning again and again.
@@ -317,19 +318,11 @@ class Ledger:
         return min(brief_ms, self._lifetime_ms)
 
     def _upsert(self, connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
-        """Insert rows; what is live already stays, but for a longer life; of an application, the higher number wins.
-
-        Straight to the driver: SQLAlchemy's way with parameters costs several times what the database does.
-        """
+        """Insert rows; what is live already stays, but for a longer life; of an application, the higher number wins."""
         if table.name not in self._upserts:
-            compiled = _upsert(table, self._lifetime_ms, sqlite if self._database.is_sqlite else postgresql).compile(
-                dialect=connection.dialect
-            )
-            names = compiled.positiontup if compiled.positional else None  # pyright: ignore[reportAttributeAccessIssue]
-            self._upserts[table.name] = str(compiled), names
-        statement, names = self._upserts[table.name]
-        given = rows if names is None else [tuple(row[name] for name in names) for row in rows]
-        connection.exec_driver_sql(statement, given)  # pyright: ignore[reportArgumentType]  # tuples or mappings
+            upsert = _upsert(table, self._lifetime_ms, sqlite if self._database.is_sqlite else postgresql)
+            self._upserts[table.name] = Put.of(upsert, connection.dialect, [column.name for column in table.c])
+        self._upserts[table.name].rows(connection, rows)
 
     def _sweep(self, connection: Connection, table: Table, rows: int, now_ms: int) -> None:
         """Remove what has expired among the next rows after those that were swept last."""

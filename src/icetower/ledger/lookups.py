@@ -41,7 +41,9 @@ class Lookups:
         while self._wanted:
             asked = {name: self._wanted.pop(name) for name in list(self._wanted)[:ASKED_AT_ONCE]}
             try:
-                rows = await self._database.run(lambda connection, ids=list(asked): self._query(connection, ids))
+                rows = await self._database.run(
+                    lambda connection, ids=list(asked): self._query(connection, ids), alone=True
+                )
             except Exception as error:  # noqa: BLE001 - each asker gets it
                 for answer in asked.values():
                     answer.set_exception(error)

@@ -21,8 +21,10 @@ from typing import Any
 from sqlalchemy import Connection, Dialect, Table, and_, delete, func, literal, or_, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from icetower.database import read_at_once
 from icetower.ledger.attempts import Attempt, Outcome, take_order_lock
 from icetower.ledger.hashes import MEASURED, REPORT, TRY, hashed
+from icetower.ledger.putting import Put
 from icetower.ledger.schema import attempts, metric_counts, metric_reports, metric_totals, metric_windows, tries
 from icetower.ledger.tallies import (
     Counted,
@@ -314,24 +316,19 @@ def _remove_least_recent(connection: Connection, many: int) -> None:
 
 
 def _put(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
-    """Write rows, over those that are there. Straight to the driver, as in `attempts`."""
-    statement, names = _statement(connection.dialect, table.name)
-    given = rows if names is None else [tuple(row[name] for name in names) for row in rows]
-    connection.exec_driver_sql(statement, given)  # pyright: ignore[reportArgumentType]  # tuples or mappings
+    """Write rows, over those that are there."""
+    _over(connection.dialect, table.name).rows(connection, rows)
 
 
 @lru_cache(maxsize=16)
-def _statement(dialect: Dialect, name: str) -> tuple[str, list[str] | None]:
+def _over(dialect: Dialect, name: str) -> Put:
     tables = (metric_windows, metric_totals, metric_counts, tries, metric_reports)
     table = next(each for each in tables if each.name == name)
     insert = (sqlite if dialect.name == "sqlite" else postgresql).insert(table)
     columns = [column.name for column in table.c]
     keys = [column.name for column in table.primary_key]
     values = {column: insert.excluded[column] for column in columns if column not in keys}
-    compiled = insert.on_conflict_do_update(index_elements=keys, set_=values).compile(
-        dialect=dialect, column_keys=columns
-    )
-    return str(compiled), compiled.positiontup if compiled.positional else None  # pyright: ignore[reportAttributeAccessIssue]
+    return Put.of(insert.on_conflict_do_update(index_elements=keys, set_=values), dialect, columns)
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
@@ -364,7 +361,8 @@ def read_windows(
 ) -> Windows:
     """A page of windows; `before`: where the page before it ended."""
     columns = metric_windows.c
-    query = select(columns.window_ms, columns.id, columns.principal, columns.table_name, columns.tally)
+    name = func.hex(columns.id) if connection.dialect.name == "sqlite" else func.encode(columns.id, "hex")
+    query = select(columns.window_ms, name, columns.principal, columns.table_name, columns.tally)
     conditions = [columns.window_ms >= window_of(wanted.since_ms), *_named(metric_windows, wanted)]
     if wanted.principal == "" and wanted.table is not None:
         # One row of each window, among those of all tables: its key is found in the index, without reading the others.
@@ -375,9 +373,9 @@ def read_windows(
     if before is not None:
         query = query.where(tuple_(columns.window_ms, columns.id) < tuple_(*before))
     query = query.order_by(columns.window_ms.desc(), columns.id.desc()).limit(limit + 1)
-    rows = list(connection.execute(query))
-    page = tuple(_measured(row, row.window_ms) for row in rows[:limit])
-    last = (rows[limit - 1].window_ms, bytes(rows[limit - 1].id)) if len(rows) > limit else None
+    rows = read_at_once(connection, query)
+    page = tuple(Measured(when, who, table, _read(tally)) for when, _, who, table, tally in rows[:limit])
+    last = (rows[limit - 1][0], bytes.fromhex(rows[limit - 1][1])) if len(rows) > limit else None
     return Windows(page, last)
 
 
@@ -387,8 +385,8 @@ def read_busiest(connection: Connection, wanted: Wanted, limit: int, *, attempts
     query = select(columns.window_ms, columns.principal, columns.table_name, columns.tally)
     enough = columns.attempts >= attempts_min
     query = query.where(columns.window_ms >= window_of(wanted.since_ms), enough, *_named(metric_windows, wanted))
-    rows = connection.execute(query.order_by(columns.attempts.desc(), columns.id).limit(limit))
-    return [_measured(row, row.window_ms) for row in rows]
+    rows = read_at_once(connection, query.order_by(columns.attempts.desc(), columns.id).limit(limit))
+    return [Measured(window_ms, principal, name, _read(tally)) for window_ms, principal, name, tally in rows]
 
 
 def read_totals(connection: Connection, wanted: Wanted, limit: int) -> list[Measured]:

@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from icetower.ambient import Ambient
 from icetower.contracts.model import ADMINISTRATOR_NAME, NAME, VIEWER_NAME, Contract
-from icetower.database import Database, Together
+from icetower.database import Database, Together, read_at_once
 from icetower.errors import AlreadyExists, BadRequest, NotFound, Unavailable
 from icetower.registry import tokens, versions
 from icetower.registry.principals import Principal, administrator, ended, viewer
@@ -137,10 +137,10 @@ class Registry:
         self.number = max(self.number, number)
         return result
 
-    async def _ask(self, work: Callable[[Connection], T], *, write: bool = False) -> T:
+    async def _ask(self, work: Callable[[Connection], T], *, write: bool = False, alone: bool = False) -> T:
         """One transaction. Raises `Unavailable` where the database cannot be asked: nobody is let in by guessing."""
         try:
-            return await self._database.run(work, write=write)
+            return await self._database.run(work, write=write, alone=alone)
         except SQLAlchemyError as error:
             # Not in the driver's words: they may hold paths and statements.
             raise Unavailable(
@@ -228,8 +228,8 @@ class Registry:
         """All principals by name, the revoked ones included."""
 
         def work(connection: Connection) -> list[PrincipalRecord]:
-            rows = connection.execute(select(principals).order_by(principals.c.name))
-            return [PrincipalRecord(row.name, row.contract, row.created_ms, row.revoked_ms) for row in rows]
+            query = select(principals).order_by(principals.c.name)
+            return [PrincipalRecord(*row) for row in read_at_once(connection, query)]
 
         return await self._ask(work)
 
@@ -243,10 +243,17 @@ class Registry:
             lacking = [name for name in names if number != known.number or name not in known.bindings]
             return _Known(number, beside, bindings=bindings(connection, lacking))
 
-        read = await self._ask(work)
-        binding = self._now_known(known, read).bindings
+        binding = (await self._know(known, work, lacking=not known.bindings.keys() >= set(names))).bindings
         found = ((name, binding.get(name)) for name in names)
         return {name: each for name, each in found if each is not None}
+
+    async def _know(self, known: _Known, work: Callable[[Connection], _Known], *, lacking: bool) -> _Known:
+        """What is known now. Where nothing is `lacking` in `known`, `work` reads only if the registry has changed."""
+        if not lacking:
+            number, beside = await self._ask(lambda connection: numbers(connection, self._beside), alone=True)
+            if number == known.number:
+                return self._now_known(known, _Known(number, beside))
+        return self._now_known(known, await self._ask(work))
 
     def _now_known(self, known: _Known, read: _Known) -> _Known:
         """What is known after a reading that began with `known`, all of it as the registry stood at the reading."""
@@ -290,7 +297,7 @@ class Registry:
             lacking = [hash_ for hash_ in presented if number != known.number or hash_ not in known.acting]
             return _Known(number, beside, acting=_acting(connection, lacking, now))
 
-        acting = self._now_known(known, await self._ask(work)).acting
+        acting = (await self._know(known, work, lacking=not known.acting.keys() >= set(presented))).acting
         found = ((hash_, acting.get(hash_)) for hash_ in presented)
         return {
             hash_: None if each is None or (each[1] is not None and each[1] <= now) else each[0]

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Row, Select, and_, func, insert, select
 
 from icetower.contracts.document import dump, load
 from icetower.contracts.model import Contract
+from icetower.database import read_at_once
 from icetower.errors import BadRequest, Conflict, Forbidden, NotFound
 from icetower.registry.schema import contracts
 
@@ -90,7 +91,7 @@ def newest() -> Select[Any]:
 
 def everything(connection: Connection) -> list[ContractVersion]:
     """The newest version of every contract, by name."""
-    return _read(connection.execute(newest().order_by(contracts.c.name)))
+    return [ContractVersion(*row) for row in read_at_once(connection, newest().order_by(contracts.c.name))]
 
 
 def history(connection: Connection, name: str) -> list[ContractVersion]:

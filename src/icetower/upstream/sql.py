@@ -263,7 +263,8 @@ class SqlUpstream:
         def work(connection: Connection) -> dict[Identifier, str | None]:
             return {identifier: self._head(connection, identifier) for identifier in identifiers}
 
-        return await self._read(work, f"read the head of {', '.join(map(str, identifiers[:3]))}")
+        shown = ", ".join(map(str, identifiers[:3]))
+        return await self._read(work, f"read the head of {shown}", alone=len(identifiers) == 1)
 
     async def _read_settled(self, identifiers: Sequence[Identifier]) -> dict[Identifier, str | None]:
         """A swap has locked its row before COMMIT is sent. Whoever gets the lock after it sees its end: it has landed,
@@ -363,9 +364,9 @@ class SqlUpstream:
 
     # -- transactions
 
-    async def _read(self, work: Callable[[Connection], T], what: str) -> T:
+    async def _read(self, work: Callable[[Connection], T], what: str, *, alone: bool = False) -> T:
         try:
-            return await self._database.run(work)
+            return await self._database.run(work, alone=alone)
         except SQLAlchemyError as error:
             raise _failed(what, error) from error
 
