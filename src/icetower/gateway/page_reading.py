@@ -37,7 +37,7 @@ SLOW_KEPT_S = 3.0
 KEPT_MAX = 256
 TICKETS_MAX = 200
 TABLES_MAX = 10_000
-JUDGED_S = 0.1
+JUDGED_S = 0.05
 """So long one look asks contracts whose a table's partitions are."""
 LIVE_SCANNED_MAX = 20_000
 ESCAPE = "\\"
@@ -192,15 +192,10 @@ class Reading:
             raise Unavailable(error.message) from error
         return [name for name in dict.fromkeys(names) if permissions.visible(principal, name)]
 
-    async def owners(
-        self, principal: Principal, table: Identifier, wanted: Mapping[str, Collection[str]]
-    ) -> dict[str, str]:
-        """By the names of partitions, the contracts that own them; "" where none does. What is unknown is left out.
+    async def owners(self, principal: Principal, table: Identifier) -> Owners | None:
+        """Who can tell whose the partitions of a table are; None: it cannot be read now.
 
         An agent hears of its own contract alone.
-
-        Args:
-            wanted: names of partitions, each with the contracts of those that wrote to it.
         """
         everybody = principal.sees_all
 
@@ -212,13 +207,22 @@ class Reading:
             return Owners(table, head.metadata, texts, self.ambient.now_ms(), everybody=everybody)
 
         try:
-            owners = await self.briefly.get(
+            return await self.briefly.get(
                 ("owners", str(table), None if everybody else principal.name), read, SLOW_KEPT_S
             )
         except IcetowerError:
+            return None
+
+    def owned(self, owners: Owners | None, wanted: Mapping[str, Collection[str]]) -> dict[str, str]:
+        """By the names of partitions, the contracts that own them, as `Owners.of`; for the page's thread.
+
+        Args:
+            wanted: names of partitions, each with the contracts of those that wrote to it.
+        """
+        if owners is None:
             return {}
         until_s = self.ambient.monotonic_s() + JUDGED_S
-        return await self.thread.run(lambda: owners.of(wanted, lambda: self.ambient.monotonic_s() < until_s))
+        return owners.of(wanted, lambda: self.ambient.monotonic_s() < until_s)
 
     async def require_table(self, principal: Principal, name: str) -> Identifier:
         """A table that a principal may see. Raises `NoSuchTable`, whether it is hidden or missing."""

@@ -108,23 +108,27 @@ class TablePageRoutes:
 
     async def _table(self, visit: Visit, table: Identifier) -> dict[str, Any]:
         reading = self._reading
-        found, facts, branches = await asyncio.gather(
-            reading.stream(str(table), visit.own, LIVE_SHOWN), self._facts(table), self._branches.open(visit, table)
+        found, facts, branches, owners = await asyncio.gather(
+            reading.stream(str(table), visit.own, LIVE_SHOWN),
+            self._facts(table),
+            self._branches.open(visit, table),
+            reading.owners(visit.principal, table),
         )
         attempts = [attempt for _, attempt in found.attempts]
         newest, now_ms = found.attempts[0][0] if found.attempts else 0, self._front.ambient.now_ms()
 
-        async def draw() -> tuple[Lanes, Heat]:
-            lanes, heat = await reading.thread.run(lambda: (lanes_of(found.attempts, now_ms), heat_of(attempts)))
+        def draw() -> tuple[Lanes, Heat]:
+            lanes, heat = lanes_of(found.attempts, now_ms), heat_of(attempts)
             writers: dict[str, dict[str, None]] = {row.partition: {} for row in heat.rows}
             for attempt in attempts:
                 for name in attempt.partitions:
                     if attempt.contract and name in writers:
                         writers[name][attempt.contract] = None
-            owners = await reading.owners(visit.principal, table, writers)
-            return lanes, heat.owned(owners.get)
+            return lanes, heat.owned(reading.owned(owners, writers).get)
 
-        lanes, heat = await reading.briefly.get(("drawn", str(table), visit.own, newest), draw)
+        lanes, heat = await reading.briefly.get(
+            ("drawn", str(table), visit.own, newest), lambda: reading.thread.run(draw)
+        )
         counted: dict[Outcome, int] = {}
         for attempt in attempts:
             counted[attempt.outcome] = counted.get(attempt.outcome, 0) + 1
