@@ -67,10 +67,10 @@ quick: $(READY) ## the tests that need nothing but `make setup`: no process, no 
 
 test: check jdk class-archive postgres chromium ## the checks, then all tests of behaviour: real servers and real clients
 	@$(MAKE) --no-print-directory quick
-	$(BIN)/pytest -m full --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -m full --durations=25 --durations-min=10 --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 verify: jdk class-archive postgres ## are the tests sharp? Mutations of the engine, the gate and the model; random runs, the demo, the documents
-	$(BIN)/pytest -m sharp --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -m sharp --durations=25 --durations-min=10 --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 matrix: class-archive ## changes of tables at the steps of each Spark job, of which `make test` runs a few: an hour
 	$(BIN)/pytest -m matrix --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -102,7 +102,7 @@ bench-clients: jars ## what unchanged clients gain, operation by operation, besi
 bench-commit: java ## commits by many writers to one table, beside what people use today: about ten minutes; FULL=1: all of it
 	@$(BIN)/python -m bench.commits.run $(if $(FULL),--full)
 
-bench-gate: $(READY) ## what asking a contract costs of a commit's server time, at 256 writers: under ten minutes
+bench-gate: $(READY) ## what asking a contract, and observation, cost of a commit's server time, at 256 writers: under ten minutes
 	@$(BIN)/python -m bench.commits.gate
 
 bench-orphans: jars ## the scan for orphans among a million files, beside Iceberg's own procedure; COUNT for fewer

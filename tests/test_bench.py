@@ -264,3 +264,7 @@ def test_a_short_run_under_contracts_times_the_gate(tmp_path: Path) -> None:
     assert found["exact"], found
     timed = {name for name, took_ms in found["gate_cpu_ms_by"].items() if took_ms > 0}
     assert timed >= {"judge", "without_client_properties", "wait_s", "answer_parts"}, found
+    assert {name for name, took_ms in found["observation_cpu_ms_by"].items() if took_ms > 0} >= {
+        "ended", "write_attempts", "write_watched"
+    }, found  # fmt: skip
+    assert not found["gate_cpu_ms_by"].keys() & found["observation_cpu_ms_by"].keys()

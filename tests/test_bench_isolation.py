@@ -237,7 +237,7 @@ def test_the_same_figures_draw_the_same_plot() -> None:
 def gated(side: str, number: int, gate_ms: float, server_ms: float = 5.0) -> dict[str, Any]:
     return {
         "side": side, "round": number, "writers": 256, "commits_per_s": 200.0, "server_cpu_ms": server_ms,
-        "gate_cpu_ms": gate_ms, "exact": True,
+        "gate_cpu_ms": gate_ms, "observation_cpu_ms": server_ms / 25, "exact": True,
     }  # fmt: skip
 
 
@@ -251,6 +251,9 @@ def test_the_gate_costs_what_it_takes_beyond_an_administrators_in_the_same_round
     (table,) = gate.tables(several)
     assert [row[0] for row in table.rows] == [gate.ADMINISTRATORS, gate.OWN]
     assert table.rows[1][5] == "5 / 7.50 / 10"
+    assert gate.observed(several, gate.OWN) == Spread(0.04, pytest.approx(0.04), 0.04)
+    assert gate.observed(several, gate.WHOLE) is None
+    assert table.rows[1][8] == "4 / 4 / 4"
 
 
 def test_every_other_round_of_the_gate_goes_from_the_back() -> None:

@@ -1,10 +1,12 @@
-"""A tower that counts what its gate takes: `python -m bench.gate_clock SETTINGS OUT`.
+"""A tower that counts what its gate and its observation take: `python -m bench.commits.gate_clock SETTINGS OUT`.
 
 The gate is what is asked of a commit because its principal is bound by a contract: the verdict on its files and
-operations, the quotas, what it may see, and the table as this principal alone is told it. The functions that do it are
-timed on their own thread's processor clock, which runs only while they do. At each SIGUSR1 OUT gets the seconds until
-then, by the function's name, as JSON (`totals` asks for it). Administrators pass through the same functions, and are
-what the rest is held against.
+operations, the quotas, what it may see, and the table as this principal alone is told it. Administrators pass through
+the same functions, and are what the rest is held against. Observation is what is done so that people see: the log of
+attempts and of events, the figures counted from them, and what `/metrics` answers.
+
+The functions that do it are timed on their own thread's processor clock, which runs only while they do. At each SIGUSR1
+OUT gets the seconds until then, by the function's name, as JSON (`totals` asks for it).
 """
 
 from __future__ import annotations
@@ -25,9 +27,11 @@ from icetower.admission import client_settings, gate
 from icetower.admission.quotas import Rates
 from icetower.admission.shadow import ShadowRecorder
 from icetower.ambient import SystemAmbient
-from icetower.gateway import iceberg
+from icetower.gateway import iceberg, scrape
 from icetower.gateway.app import serve
 from icetower.gateway.settings import load_settings
+from icetower.ledger import ledger, measures, watching
+from icetower.service.attempts import Attempts
 
 GATE = (
     (gate, "judge"),
@@ -38,7 +42,16 @@ GATE = (
     (ShadowRecorder, "allow"),
     (ShadowRecorder, "record"),
 )
-"""None of these calls another of them."""
+OBSERVATION = (
+    (Attempts, "ended"),
+    (Attempts, "swapped"),
+    (ledger, "write_attempts"),
+    (watching, "write_watched"),
+    (measures, "count_logged"),
+    (scrape, "read_figures"),
+    (scrape, "expose"),
+)
+"""None of all these calls another of them."""
 
 
 WAIT_MAX_S = 30.0
@@ -81,7 +94,7 @@ class Clock:
 def main() -> None:
     settings, out = Path(sys.argv[1]), Path(sys.argv[2])
     clock = Clock()
-    for owner, name in GATE:
+    for owner, name in (*GATE, *OBSERVATION):
         clock.watch(owner, name)
 
     def tell(*_: object) -> None:
@@ -94,7 +107,7 @@ def main() -> None:
         load_settings(settings),
         SystemAmbient(),
         open_to_all=False,
-        ready=lambda uri: print(f"icetower: serving {uri} (its gate is timed)", flush=True),
+        ready=lambda uri: print(f"icetower: serving {uri} (its gate and its observation are timed)", flush=True),
     )
 
 
