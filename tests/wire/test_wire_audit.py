@@ -181,6 +181,30 @@ def test_at_a_terminal_a_revert_shows_what_it_would_do_and_asks(
     assert ids(catalog, table) == []
 
 
+def test_one_commit_of_an_agent_is_taken_back_by_its_snapshot(
+    tower: TowerProcess, catalog: Catalog, namespace: str, agents: dict[str, Catalog]
+) -> None:
+    table = f"{namespace}.sales"
+    catalog.create_table(table, schema=rows(1).schema)
+    written: list[int] = []
+    for who, number in (("ann", 1), ("ann", 2), ("bob", 3), ("ann", 4)):
+        agents[who].load_table(table).append(rows(number))
+        written.append(catalog.load_table(table).metadata.current_snapshot_id or 0)
+    asked = ("revert", table, "--agent", f"{namespace}-ann", "--assume-unread")
+    of_another = typed(tower, *asked, "--snapshot", str(written[2]))
+    assert (of_another.returncode, "in these snapshots" in of_another.stdout) == (0, True), of_another.stderr
+    unknown = typed(tower, *asked, "--snapshot", "7")
+    assert (unknown.returncode, "no snapshot 7" in unknown.stderr) == (2, True)
+    done = typed(tower, *asked, "--snapshot", str(written[1]), "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["snapshots"] == [written[1]]
+    assert ids(catalog, table) == [1, 3, 4]
+    done = typed(tower, *asked, "--snapshot", str(written[0]), "--snapshot", str(written[3]))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ids(catalog, table) == [3]
+    assert typed(tower, "audit", table).returncode == 0
+
+
 def test_r11_what_contracts_say_of_reads_is_heard(tower: TowerProcess, catalog: Catalog, namespace: str) -> None:
     """Trap R11: an append whose writer says nothing stands in the way, unless its contract does."""
     table = f"{namespace}.sales"
@@ -280,6 +304,7 @@ def test_an_agent_is_a_principal_or_a_contract_and_a_name_that_nobody_knows_is_s
         (("--agent", "ann", "--since", "2026-13-01"), 2, "is not a time"),
         (("--agent", "ann", "--since", "1h", "--catalog", "prod"), 2, "through a REST catalog"),
         (("--agent", "ann", "--since", "1h"), 1, "shop.nothing"),
+        (("--agent", "ann"), 2, "--since a time, or --snapshot"),
     ],
 )
 def test_a_revert_that_is_used_wrongly(tower: TowerProcess, words: tuple[str, ...], status: int, told: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from dataclasses import replace
 from typing import Annotated, Any, cast
 
 import httpx2
@@ -57,7 +58,13 @@ def revert(
     agent: Annotated[
         str, typer.Option(help="The principal, or the contract of the principals, whose commits are taken back.")
     ],
-    since: Annotated[str, typer.Option(help="The earliest time: 2026-11-21T08:00Z, or how long ago: 90m, 2h, 1d.")],
+    since: Annotated[
+        str | None, typer.Option(help="The earliest time: 2026-11-21T08:00Z, or how long ago: 90m, 2h, 1d.")
+    ] = None,
+    snapshot: Annotated[
+        list[int] | None,
+        typer.Option(help="The id of a snapshot: the agent's part in it, and nothing else. May be given repeatedly."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
     assume_unread: Annotated[
         bool,
@@ -71,7 +78,7 @@ def revert(
     storage: StorageOptions = None,
     as_json: Json = False,
 ) -> None:
-    """Take back what one agent wrote to a table.
+    """Take back what one agent wrote to a table: since a time, or in some snapshots.
 
     The result is the table with the other agents' commits alone.
 
@@ -86,12 +93,14 @@ def revert(
     Example:
       icetower revert shop.sales --agent pricing-1 --since 2h --dry-run
     """
+    if since is None and not snapshot:
+        raise UsageError("say what is to be taken back: --since a time, or --snapshot and its id")
     if not re.match(r"https?://", catalog):
         raise UsageError("a revert is committed through a REST catalog, such as a tower: name it with --catalog URI")
     asks = at_terminal() and not yes and not as_json
-    since_when_ms = since_ms(since, SystemAmbient().now_ms())
+    since_when_ms = 0 if since is None else since_ms(since, SystemAmbient().now_ms())
     who = _named(catalog, agent)
-    wanted = Wanted(agent, since_when_ms, branch, who.principals)
+    wanted = Wanted(agent, since_when_ms, branch, who.principals, frozenset(snapshot) if snapshot else None)
     done = asyncio.run(_Reverting(table, catalog, storage or [], wanted, assume_unread, dry_run, asks).run())
     if done.no_commits:
         require_agent(agent, who)
@@ -142,6 +151,7 @@ class _Result:
             "agent": self._wanted.agent,
             "principals": list(self._wanted.principals),
             "since_ms": self._wanted.since_ms,
+            "asked": None if self._wanted.only is None else sorted(self._wanted.only),
             "snapshots": list(plan.snapshots),
             "reverts": list(plan.reverts),
             "remove": [item.path for item in plan.remove],
@@ -157,7 +167,8 @@ class _Result:
     def show(self, *, planned: bool = False) -> None:
         console, plan = SafeConsole(), self._plan
         if not plan.snapshots:
-            console.print(f"{self._who} has not committed since then")
+            since = "since then" if self._wanted.only is None else "in these snapshots of this branch"
+            console.print(f"{self._who} has not committed {since}")
             return
         console.print(f"{counted(len(plan.written), 'commit')} of {self._who}: {listed([*map(str, plan.written)])}")
         if plan.reverts:
@@ -226,7 +237,7 @@ class _Reverting:
     async def _attempt(self, place: Place) -> _Result:
         files = PlacedFiles(place)
         try:
-            agent = Agent(place.head, files, self._wanted)
+            agent = Agent(place.head, files, _within(self._wanted, place))
             plan = await agent.plan(promises_of(self._catalog, self._table, place.head))
             blocking = [each for each in plan.dependencies if each.certain or not self._assumed]
             if blocking or plan.nothing or self._dry_run:
@@ -258,6 +269,20 @@ class _Reverting:
                 raise
         finally:
             await storage.close()
+
+
+def _within(wanted: Wanted, place: Place) -> Wanted:
+    """Of some snapshots, since when history must be there. Raises `UsageError`: the table has none of this id."""
+    if wanted.only is None:
+        return wanted
+    known = place.head.snapshots
+    unknown = sorted(wanted.only - known.keys())
+    if unknown:
+        raise UsageError(
+            f"the table has no snapshot {unknown[0]}: it has expired, or never was one. `icetower commits` names "
+            "snapshots"
+        )
+    return replace(wanted, since_ms=max(wanted.since_ms, min(known[each]["timestamp-ms"] for each in wanted.only)))
 
 
 class _Routes:
