@@ -62,8 +62,9 @@ with ended_by_interrupts("interrupted; as planned"):
 """
 
 
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("stage", STAGES)
-def test_an_interrupt_is_one_line_and_status_130(stage: str) -> None:
+def test_a_signal_is_one_line_and_its_status(stage: str, number: int, status: int) -> None:
     body = "".join(f"    {line}\n" for line in STAGES[stage].strip().splitlines())
     process = subprocess.Popen(
         [sys.executable, "-c", JOB + body],
@@ -75,9 +76,9 @@ def test_an_interrupt_is_one_line_and_status_130(stage: str) -> None:
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "there\n"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, said = process.communicate(timeout=60)
-    assert (process.returncode, out, said) == (130, "ended\n", "icetower: interrupted; as planned\n")
+    assert (process.returncode, out, said) == (status, "ended\n", "icetower: interrupted; as planned\n")
 
 
 class Server(AccumulatorTCPServer):

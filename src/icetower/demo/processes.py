@@ -17,6 +17,7 @@ from icetower.demo import journal, plan
 from icetower.demo.agents import Job
 from icetower.demo.plan import Agent, Engine
 from icetower.errors import IcetowerError
+from icetower.pipelines.interrupts import before_leaving
 
 _POLL_S = 0.2
 _RESTARTS_MAX = 1
@@ -120,6 +121,7 @@ class AgentProcesses:
                 # Ten processes on two cores gain nothing from threads of their own.
                 env={**os.environ, "PYICEBERG_MAX_WORKERS": "2", "OMP_NUM_THREADS": "1"},
             )
+        before_leaving(process.kill)
         assert process.stdin is not None, "stdin is a pipe"
         # The job carries a credential: it is neither an argument nor a file.
         process.stdin.write(job.to_json().encode())

@@ -18,6 +18,7 @@ from rich.console import Console
 from icetower.agent import Tower
 from icetower.demo import plan
 from icetower.errors import IcetowerError
+from icetower.pipelines.interrupts import before_leaving
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
@@ -53,6 +54,7 @@ def tower_process(folder: Path, storage: Mapping[str, str]) -> Generator[Serving
     command = [sys.executable, "-c", "from icetower.cli import main; main()", "serve", "--config", str(settings)]
     with log.open("wb") as stream:
         process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)  # noqa: S603 - our own program
+    before_leaving(process.terminate)
     try:
         uri = _await_line(process, log)
         secret_file = folder / "tower" / "admin.token"

@@ -1,4 +1,4 @@
-"""Ctrl-C while a job runs on Spark: one line, exit status 130, and no JVM is left. Without PySpark.
+"""Ctrl-C and SIGTERM while a job runs on Spark: one line, exit status 130 or 143, and no JVM is left. Without PySpark.
 
 PySpark installs its own handler, which asks the JVM to cancel its jobs, over the connection on which the interrupted
 call still waits for its answer. That ends in tracebacks and an arbitrary exit status. This module ends the JVM and this
@@ -16,34 +16,32 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
-STATUS = 128 + signal.SIGINT
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR = "\r\x1b[2K\x1b[?25h"
 _before_exit: list[Callable[[], None]] = []
 
 
 def before_leaving(end: Callable[[], None]) -> None:
-    """Register `end`, which must not raise, to be called before an interrupt ends this process."""
+    """Register `end`, which must not raise, to be called before a signal ends this process."""
     _before_exit.append(end)
 
 
 @contextmanager
 def ended_by_interrupts(message: str, line: Callable[[str], str] = "icetower: {}".format) -> Generator[None]:
-    """While this is entered, an interrupt ends the process with `message` on standard error, as `line` writes it."""
+    """While this is entered, a signal ends the process with `message` on standard error, as `line` writes it."""
 
-    def leave(_number: int, _frame: FrameType | None) -> None:
-        _leave(line(message))
+    def leave(number: int, _frame: FrameType | None) -> None:
+        _leave(line(message), number)
 
     in_main_thread = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT)
-    if in_main_thread:
-        signal.signal(signal.SIGINT, leave)
+    before = {number: signal.signal(number, leave) for number in SIGNALS} if in_main_thread else {}
     try:
         yield
     except KeyboardInterrupt:  # from another handler, such as PySpark's while it starts
-        _leave(line(message))
+        _leave(line(message), signal.SIGINT)
     finally:
-        if in_main_thread:
-            signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -58,9 +56,10 @@ def handler_restored() -> Generator[None]:
             signal.signal(signal.SIGINT, before)
 
 
-def _leave(message: str) -> NoReturn:
+def _leave(message: str, number: int) -> NoReturn:
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_IGN)  # once is enough
     shown = _SHOW_CURSOR if sys.stderr.isatty() else ""  # a progress bar may have hidden it
     # A thread that waits for the JVM, or a finalizer that calls it, would print a traceback once it is gone.
     with suppress(OSError):
@@ -69,4 +68,4 @@ def _leave(message: str) -> NoReturn:
         end()
     with suppress(OSError):
         os.write(2, f"{shown}{message}\n".encode())
-    os._exit(STATUS)
+    os._exit(128 + number)

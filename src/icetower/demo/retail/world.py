@@ -20,6 +20,7 @@ from icetower.demo.retail.jobs import Jobs, end_of
 from icetower.demo.retail.notes import STAGES, Death, deaths_in, notes_in, read_lines
 from icetower.demo.serving import Serving
 from icetower.errors import IcetowerError
+from icetower.pipelines.interrupts import before_leaving
 from icetower.pipelines.wal_mediator import SNAPSHOTS_MAX
 
 FAILURES_MAX = 12
@@ -179,6 +180,7 @@ class World:
                 stderr=log,
                 env=os.environ,
             )
+        before_leaving(process.terminate)
         assert process.stdin is not None
         process.stdin.write(job.encode())
         process.stdin.close()
