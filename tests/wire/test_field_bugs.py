@@ -21,7 +21,6 @@ import pytest
 
 from icetower.agent import new_key
 from icetower.iceberg.manifests import DATA, Entry, read_manifest_list
-from icetower.rules import table as rules
 from verify.kit.forger import Forger, added, plain
 from verify.kit.tower_process import TowerProcess, error_of
 from verify.torture.kill import Launcher, Point
@@ -30,10 +29,6 @@ JSON = dict[str, Any]
 Request = tuple[list[JSON], list[JSON]]
 Marks = Mapping[str, str]
 NO_MARKS: Marks = {}
-
-KNOWS_FILES = any(refusal.status == 422 for refusal in rules().rules["file.exists"].refusals)
-needs_known_files = pytest.mark.skipif(not KNOWS_FILES, reason="this tower takes a file that it has already")
-"""Of bugs that only the names of the files show."""
 
 
 class Client(Forger):
@@ -115,7 +110,6 @@ def test_redpanda_connect_4591_a_post_that_the_transport_sends_again(place: Plac
     assert place.rows == [1, 2, 3, 9]
 
 
-@needs_known_files
 def test_redpanda_connect_4591_the_same_files_in_a_second_snapshot(place: Place) -> None:
     """A timeout is no answer: the committer reads the table anew, and adds the same files in a new snapshot."""
     client = place.client
@@ -237,7 +231,6 @@ def offsets(position: int, commit_id: str) -> dict[str, str]:
     }
 
 
-@needs_known_files
 def test_iceberg_17340_files_are_committed_twice_after_a_restart(place: Place) -> None:
     """The consumer of the control topic goes back, and the position of the next commit with it. What was committed is
     read again, passes the filter by offsets, and comes once more: 19 of 24 files, in the report.
