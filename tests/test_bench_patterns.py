@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -98,6 +99,16 @@ def test_rows_are_dealt_once_in_time_order(shape: str) -> None:
         for write in its:
             assert len({row["product_id"] for row in write.rows}) == len(write.rows)
         assert [write.rows[-1]["_event_time"] for write in its] == sorted(w.rows[-1]["_event_time"] for w in its)
+
+
+def test_stores_of_very_different_sizes_leave_nobody_without_rows() -> None:
+    sizes = [400, 350, 300, *[40] * 10, *[1] * 50]
+    stores = np.repeat(np.arange(len(sizes)), sizes)
+    shuffled = prices(len(stores)).set_column(2, "store_id", pa.array(np.random.default_rng(1).permutation(stores)))
+    dealt = rows.deal(shuffled, DISJOINT, agents=6, writes=5)
+    of_agent = [{row["store_id"] for write in its for row in write.rows} for its in dealt]
+    assert [len(its) for its in dealt] == [5] * 6
+    assert sum(map(len, of_agent)) == len(set[int]().union(*of_agent))
 
 
 def test_too_few_rows_are_an_error() -> None:

@@ -6,6 +6,7 @@ disjoint   every agent has stores and a region of its own, which is a partition 
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -81,8 +82,7 @@ def deal(prices: pa.Table, shape: str, agents: int, writes: int) -> list[list[Wr
         chosen = prices.filter(pc.is_in(prices["product_id"], hottest))
         shares = np.arange(chosen.num_rows) % agents
     else:
-        stores = np.unique(prices["store_id"].to_numpy(), return_inverse=True)[1]
-        chosen, shares = prices, stores % agents
+        chosen, shares = prices, _stores_dealt(prices["store_id"].to_numpy(), agents)
     dealt: list[list[Write]] = []
     for agent in range(agents):
         places = np.flatnonzero(shares == agent)[:wanted]
@@ -92,6 +92,21 @@ def deal(prices: pa.Table, shape: str, agents: int, writes: int) -> list[list[Wr
         parts = (its[at * ROWS_MAX : (at + 1) * ROWS_MAX] for at in range(writes))
         dealt.append([_write(agent, number, region_of(shape, agent), part) for number, part in enumerate(parts)])
     return dealt
+
+
+def _stores_dealt(stores: np.ndarray[Any, Any], agents: int) -> np.ndarray[Any, Any]:
+    """By row, the agent that has its store: the largest store that is left goes to whoever has the fewest rows.
+
+    A few stores have most of the rows, and of 226 some have one: dealt in turn, 128 agents would not all have work.
+    """
+    _, store_of, counts = np.unique(stores, return_inverse=True, return_counts=True)
+    least = [(0, agent) for agent in range(agents)]
+    owner = np.zeros(len(counts), dtype=np.int64)
+    for store in np.argsort(-counts, kind="stable"):
+        has, agent = heapq.heappop(least)
+        owner[store] = agent
+        heapq.heappush(least, (has + int(counts[store]), agent))
+    return owner[store_of]
 
 
 def _write(agent: int, number: int, region: int, prices: list[dict[str, Any]]) -> Write:
