@@ -660,3 +660,18 @@ def test_the_workflow_is_one_and_its_commands_are_real(run: Run, git: Callable[.
         # As far as there is no tower: it was understood.
         assert (done.status == 0) is ("--against" in typed), done
         assert done.status in (0, 1)
+
+
+def test_at_a_terminal_a_finding_is_a_heading_and_its_message_below(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.yaml").write_text("version: 1\nagent: a\ntables:\n  - {table: shop.sales, operations: [append]}\n")
+    monkeypatch.setenv("COLUMNS", "60")
+    (piped,) = {row for row in run("contracts", "check", "a.yaml").out.splitlines() if "[owner.none]" in row}
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")  # Rich's word for a terminal
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown = run("contracts", "check", "a.yaml").out.splitlines()
+    assert piped.startswith("a.yaml:2: note: ")
+    at = shown.index(next(row for row in shown if "owner.none" in row))
+    assert "a.yaml:2  note  owner.none" in shown[at]
+    assert "    nobody is named who answers for the agent" in shown[at + 1]

@@ -6,13 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich.text import Text
+
+from icetower.cli.printing import SafeConsole
 from icetower.cli.terminal import say
+from icetower.cli.timelines import AGAIN, BAD, FAINT, hanging
 from icetower.contracts.differences import Change, Kind, changes
 from icetower.contracts.findings import Finding, Place, Severity, Written
 from icetower.contracts.model import Contract
 from icetower.texts import escaped
 
 _SIGNS = {Kind.GAINS: "+", Kind.LOSES: "-", Kind.CHANGES: "~"}
+_STYLES = {Severity.ERROR: BAD, Severity.WARNING: AGAIN, Severity.NOTE: FAINT}
 _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
 
 
@@ -48,8 +53,15 @@ class Difference:
 
 
 def say_findings(findings: Sequence[Finding]) -> None:
+    """Print findings: a line each, as editors read it; at a terminal a heading, and the message below it."""
+    console = SafeConsole()
     for finding in findings:
-        line(f"{finding.place}: {finding.severity}: {finding.message} [{finding.rule}]")
+        if console.is_terminal:
+            kind = str(finding.severity), _STYLES[finding.severity]
+            console.print(Text.assemble(f"{finding.place}  ", kind, f"  {finding.rule}", overflow="fold"))
+            hanging(console, "", Text(escaped(finding.message)))
+        else:
+            line(f"{finding.place}: {finding.severity}: {finding.message} [{finding.rule}]")
     counts = [
         f"{count} {severity}{'s' if count > 1 else ''}"
         for severity in Severity
