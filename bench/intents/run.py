@@ -6,7 +6,7 @@
     run.py --json           the figures as JSON
 
 In process: renewals, and declarations of free partitions that are released again, through the store, by 64 tasks at
-once. Over HTTP: the same by a tower of its own and four processes with 16 connections each, one principal a
+once. Over HTTP: the same by a tower of its own and four processes with 8 connections each, one principal a
 process.
 
 What a commit asks, at the gate and just before its swap, is measured alone: with nobody on the table, and with all.
@@ -47,7 +47,7 @@ from verify.kit.tower_process import TowerProcess
 
 TASKS = 64
 PROCESSES = 4
-CONNECTIONS = 16
+CONNECTIONS = 8
 FLOORS = {"in_process": 5_000.0, "http": 800.0, "gate": 0.0}
 P99_MS_MAX = 50.0
 BUCKETS = 16
