@@ -17,7 +17,7 @@ import argparse
 import json
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,7 +142,7 @@ def run(case: Case, folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _scraped(server: servers.Server) -> Iterator[None]:
+def _scraped(server: servers.Server) -> Generator[None]:
     """`/metrics` is asked for over and over. Raises `Trouble` where it was not answered."""
     over, failures = threading.Event(), list[str]()
 
