@@ -449,3 +449,24 @@ def test_decimals_of_two_scales_are_equal_in_order_and_two_in_a_set() -> None:
     one, same = Decimal("1.0"), Decimal("1.00")
     assert compare(one, same, "decimal(9, 2)") == 0
     assert identity_key(one, "decimal(9, 2)") != identity_key(same, "decimal(9, 2)")
+
+
+@pytest.mark.parametrize("text", ["1" * 131_072 + "x", "1" * 131_072, "1." * 65_536, "+" + "0" * 131_072])
+def test_a_decimal_of_any_length_is_refused_at_once(text: str) -> None:
+    """Each digit of a long number that turns out to be none was a place to begin anew: minutes, on the event loop."""
+    with pytest.raises(ValidationFailed):
+        convert(text, "decimal(9, 2)")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1", "1"), ("-1.50", "-1.50"), (".5", "0.5"), ("1.", "1"), ("+0001.e2", "1E+2"), ("9" * 38, "9" * 38)],
+)
+def test_decimals_are_read_as_they_are_written(text: str, value: str) -> None:
+    assert str(convert(text, "decimal(38, 2)")) == value
+
+
+@pytest.mark.parametrize("text", ["", ".", "e1", "1e", "1e1234567890", "1..2", "1.2.3", "0x1", "1_0", "NaN", "-"])
+def test_what_is_no_decimal_is_said_so(text: str) -> None:
+    with pytest.raises(ValidationFailed):
+        convert(text, "decimal(9, 2)")

@@ -78,9 +78,10 @@ def revert(
     storage: StorageOptions = None,
     as_json: Json = False,
 ) -> None:
-    """Take back what one agent wrote to a table: since a time, or in some snapshots.
+    """Take back what one agent wrote to a table.
 
-    The result is the table with the other agents' commits alone.
+    It takes back what it wrote since a time, or in some snapshots. The result is the table with the other agents'
+    commits alone.
 
     It makes one new commit; history is not changed. If another commit depends on the agent's writes (has replaced them,
     deleted rows of them, or read them), nothing is done, and the commit is named.

@@ -27,6 +27,9 @@ INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 FLOATING = ("float", "double")
 _FLOAT_MAX = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
+DECIMAL_CHARACTERS_MAX = 400
+"""Of a decimal as text; Iceberg's have 38 digits."""
+_DECIMAL_TEXT = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,9})?")
 _DAY_NS = 86_400_000_000_000
 _WIDE = Context(prec=1000)
 _DOUBLE = PartitionField(0, "", "identity", "", "double", "double", 0)
@@ -208,7 +211,7 @@ def _from_text(value: str, kind: str) -> Value | None:
             data = _from_hex(value)
             return data if data is not None and kind == f"fixed[{len(data)}]" else None
         case _ if parse_decimal(kind):
-            if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?", value):
+            if len(value) > DECIMAL_CHARACTERS_MAX or not _DECIMAL_TEXT.fullmatch(value):
                 raise _unreadable(value, kind)
             return _unsigned_zero(Decimal(value))  # keeps the scale that is written
         case _:

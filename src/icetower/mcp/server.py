@@ -91,6 +91,8 @@ class _Granted:
         return frozenset(found.tools)
 
 
+DETAIL_CHARACTERS_MAX = 4_000
+"""Of what the arguments do not fit, which holds names that a client made up, and is searched from each of them on."""
 _DETAIL = re.compile(r" \[type=[^\n]*\]|\n *For further information visit [^\n]*")
 
 
@@ -105,7 +107,7 @@ def _readable(result: HandlerResult, tool: str, arguments: Sequence[str]) -> Han
         return result
     said = "\n".join(str(each.get("text", "")) for each in found.get("content", ()))
     if "validation error" in said:
-        message = _DETAIL.sub("", said.partition("\n")[2]).strip()
+        message = _DETAIL.sub("", said.partition("\n")[2][:DETAIL_CHARACTERS_MAX]).strip()
         if "Extra inputs are not permitted" in message:
             message += f"; {tool} takes {', '.join(arguments)}"
         error: IcetowerError = BadRequest(f"the arguments do not fit: {clean(message)}", rule="mcp.arguments")
