@@ -27,6 +27,7 @@ from icetower.protocol.marks import (
     PUBLISHED_OF,
     READ_SNAPSHOT,
     REVERTS,
+    REVERTS_OF,
     SOURCE_SNAPSHOT,
 )
 from icetower.protocol.names import Identifier
@@ -436,13 +437,16 @@ def test_who_removed_deletes_that_were_about_nothing_is_named(version: int, auth
     assert content_of(world, after) == list(range(10))
 
 
-def test_what_was_brought_back_by_taking_back_that_is_taken_back_again() -> None:
+@pytest.mark.parametrize("said", [False, True])
+def test_what_was_brought_back_by_taking_back_that_is_taken_back_again(said: bool) -> None:
+    """Whether or not the commits say whose they take back; a revert is the principal's who ran it."""
     world, file = story()
     written = str(table_head(world))
     world.author = "admin"
-    taken = world.commit("delete", (), [file], summary={REVERTS: written})
+    of_ann, of_admin = ({REVERTS_OF: "ann"}, {REVERTS_OF: "admin"}) if said else ({}, {})
+    taken = world.commit("delete", (), [file], summary={REVERTS: written, **of_ann})
     assert taken_back(world.table())[0].nothing
-    world.commit("append", [file], summary={REVERTS: str(taken)})
+    world.commit("append", [file], summary={REVERTS: str(taken), **of_admin})
     plan, after = taken_back(world.table())
     assert len(plan.snapshots) == 3
     assert plan.written == (int(written),)  # the administrator's reverts are not the agent's commits

@@ -38,7 +38,7 @@ _SOURCES: Mapping[str, frozenset[str]] = {
 _WITH_WIDTH_NAMES = ("bucket", "truncate")
 _WITH_WIDTH = tuple(f"{name}[" for name in _WITH_WIDTH_NAMES)
 _SIMPLE = frozenset({"identity", "year", "month", "day", "hour", "void"})
-_WIDTH = re.compile(r"(\w+)\[\s*([0-9]*)\s*\]", re.ASCII)
+_WIDTH = re.compile(r"(\w+)\[\s*(?:([0-9]+)\s*)?\]", re.ASCII)
 _INT_MAX = 2**31 - 1
 
 

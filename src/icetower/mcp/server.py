@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -79,7 +79,12 @@ class _Granted:
                 raise MCPError(
                     code=INVALID_PARAMS, message=f"you have no tool {shown!r}: your contract does not grant it (whoami)"
                 )
-            return _readable(await call_next(ctx), name, self._arguments.get(name, ()))
+            known, given = self._arguments.get(name, ()), (ctx.params or {}).get("arguments")
+            unknown = next((each for each in given if each not in known), None) if isinstance(given, dict) else None
+            if unknown is not None:  # before the rest is looked at: there may be tens of thousands
+                named = clean(str(unknown), 100)
+                return _unfit(f"{named!r} is no argument of {name}, which takes {', '.join(known) or 'none'}")
+            return _readable(await call_next(ctx))
         return await call_next(ctx)
 
     async def _granted(self, ctx: ServerRequestContext[Any, Any]) -> frozenset[str]:
@@ -96,7 +101,7 @@ DETAIL_CHARACTERS_MAX = 4_000
 _DETAIL = re.compile(r" \[type=[^\n]*\]|\n *For further information visit [^\n]*")
 
 
-def _readable(result: HandlerResult, tool: str, arguments: Sequence[str]) -> HandlerResult:
+def _readable(result: HandlerResult) -> HandlerResult:
     """Arguments that do not fit the schema are a refusal like any other, without what only a programmer needs."""
     found: dict[str, Any] = (
         result.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -107,14 +112,17 @@ def _readable(result: HandlerResult, tool: str, arguments: Sequence[str]) -> Han
         return result
     said = "\n".join(str(each.get("text", "")) for each in found.get("content", ()))
     if "validation error" in said:
-        message = _DETAIL.sub("", said.partition("\n")[2][:DETAIL_CHARACTERS_MAX]).strip()
-        if "Extra inputs are not permitted" in message:
-            message += f"; {tool} takes {', '.join(arguments)}"
-        error: IcetowerError = BadRequest(f"the arguments do not fit: {clean(message)}", rule="mcp.arguments")
-    else:
-        error = IcetowerError("the tool failed; the server's log says how")
-    readable = shown(refused(Result, error)).model_copy(update={"is_error": True})
-    return {**found, **readable.model_dump(mode="json", by_alias=True, exclude_none=True)}
+        return found | _unfit(_DETAIL.sub("", said.partition("\n")[2][:DETAIL_CHARACTERS_MAX]).strip())
+    return found | _refusal(IcetowerError("the tool failed; the server's log says how"))
+
+
+def _unfit(what: str) -> dict[str, Any]:
+    return _refusal(BadRequest(f"the arguments do not fit: {clean(what)}", rule="mcp.arguments"))
+
+
+def _refusal(error: IcetowerError) -> dict[str, Any]:
+    answer = shown(refused(Result, error)).model_copy(update={"is_error": True})
+    return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def _only(result: HandlerResult, granted: frozenset[str]) -> HandlerResult:

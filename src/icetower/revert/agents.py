@@ -265,4 +265,5 @@ def _taken_back_before(chain: list[JSON], own: Mapping[int, object], wanted: Wan
             )
         found[at] = None
         ids.add(str(snapshot["snapshot-id"]))
+        whole.add(str(snapshot["snapshot-id"]))  # whoever takes it back
     return found
