@@ -150,13 +150,16 @@ def test_whoever_sends_a_write_again_comes_to_the_same_other_key(key: str) -> No
         assert all(UUID(each).version == 7 and each[:13] == key[:13] for each in first.keys)
 
 
-def test_partitions_are_asked_for_and_written_to_when_they_are_granted() -> None:
+def test_partitions_are_asked_for_and_written_to_when_they_are_granted(caplog: pytest.LogCaptureFixture) -> None:
     people = People({"id": "r1"}, "open", Unavailable("away"), "open", "granted")
     world = World(refusal("request_partition", partitions=("day=1", "day=2")), people=people)
     assert world.run(key="k") == DONE
     assert people.asked == [("ns.t", ("day=1", "day=2"), ["append"], "why")]
     assert world.clock.waits == [5.0, 5.0, 5.0]
     assert world.keys == ["k", "k"]
+    (said,) = caplog.messages  # it does not look as if it hung
+    assert said.startswith("request r1 for ns.t is open")
+    assert said.endswith("at most 600 s")
 
 
 STOPS: list[tuple[str, list[Any], str]] = [

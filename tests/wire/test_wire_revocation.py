@@ -186,6 +186,17 @@ def test_whom_a_contract_names_may_revoke_it_and_nothing_else(tower: TowerProces
     assert refused.value.rule == "contract.revoked"
 
 
+def test_rows_under_a_revoked_contract_are_refused_as_that(tower: TowerProcess, namespace: str) -> None:
+    """And not as too much for the contract: nobody is to ask its owner for more."""
+    table, agent = f"{namespace}.t", f"{namespace}-agent"
+    tower.catalog().create_table(table, pa.schema([("id", pa.int64())]))
+    secret = tower.principal(agent, f"tables: [{{table: {table}, operations: [append], partitions: all}}]\n")
+    tower.admin.revoke_contract(agent)
+    with tower.client(secret) as http:
+        answer = http.post(f"/v1/namespaces/{namespace}/tables/t/rows", json={"key": "k", "rows": [{"id": 1}]})
+    assert (answer.status_code, error_of(answer)["rule"]) == (403, "contract.revoked"), answer.text
+
+
 def test_a_revoked_principal_is_gone_for_good_and_its_contract_stays(tower: TowerProcess, namespace: str) -> None:
     contract = f"{namespace}-both"
     secret = tower.principal(contract, "reads: [nothing.*]\n")

@@ -16,6 +16,7 @@ from icetower.protocol.marks import AGENT_COLUMN, CHANGE_COLUMN, EVENT_TIME_COLU
 from icetower.protocol.names import Identifier
 from icetower.protocol.rows import Act
 from icetower.registry.principals import Principal
+from icetower.registry.tokens import contract_revoked
 
 _ADMINISTRATORS = Delivery(Orchestration.DIRECT, (), None)
 _GRANTS = {Act.APPEND: Operation.APPEND, Act.UPSERT: Operation.OVERWRITE, Act.DELETE: Operation.DELETE}
@@ -25,10 +26,13 @@ def way_of(principal: Principal, table: Identifier, operation: Operation) -> Del
     """How rows come into a table by an operation.
 
     Raises:
+        Forbidden: ``contract.revoked``.
         ContractViolation: ``contract.operation``: the contract grants it nowhere; ``contract.through``: it does not
             tell through which table.
     """
     contract = principal.contract
+    if principal.revoked:
+        raise contract_revoked(f"contract {contract.name} of {principal.name}")
     found = _ADMINISTRATORS if principal.administrator else delivery_of(contract, table, operation)
     if found is None:
         if contract.shadow:

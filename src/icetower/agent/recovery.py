@@ -9,6 +9,7 @@ carry_out(write, tower, "sales.orders", operations=["append"], reason="the night
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from icetower.agent.keys import new_key, next_key
 from icetower.agent.steps import Pause, Step, Steps, Work, driven
 from icetower.ambient import Ambient, SystemAmbient
 from icetower.errors import CommitConflict, IcetowerError, TooManyRequests, Unavailable
+
+log = logging.getLogger("icetower")
 
 T = TypeVar("T")
 
@@ -256,6 +259,7 @@ class Recovery:
             case "escalated_to" if refusal.rule == GUARDED:
                 return (yield from self._await_approval())
             case "escalated_to":
+                self._say(refusal.message)
                 return (yield from self._await_decision(self._is_released))
             case "authenticate" if self._authenticate is not None:
                 yield Work(self._authenticate)
@@ -321,6 +325,7 @@ class Recovery:
         """Wait for the answer to a request; returns whether it is granted."""
         answers: list[str] = []
         self._open = id_
+        self._say(f"request {id_} for {self._table} is open, and nobody has answered it yet")
 
         def answered() -> Steps[bool]:
             answers.append((yield from self._control.request(id_))["state"])
@@ -332,6 +337,11 @@ class Recovery:
 
     def _is_released(self) -> Steps[bool]:
         return all(each["table"] != self._table for each in (yield from self._control.escalations()))
+
+    def _say(self, why: str) -> None:
+        """A program that waits for a person does not look as if it hung."""
+        left_s = max(0.0, self._until_s - self._patience.ambient.monotonic_s())
+        log.warning("%s; this waits for a person's answer, at most %.0f s", why, left_s)
 
     def _await_decision(self, look: Callable[[], Steps[bool]]) -> Steps[bool]:
         """Wait until a person has decided; returns False if the patience is used up before."""

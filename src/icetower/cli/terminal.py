@@ -85,9 +85,9 @@ def fail(text: str, status: int, error: IcetowerError | None = None) -> None:
     _say_aside(f"icetower: {harmless(text)}", {"error": about})
 
 
-def interrupted_line(text: str) -> str:
-    """The line for a command that Ctrl-C has ended."""
-    about = {"error": {"message": text, "exit_status": INTERRUPTED}}
+def interrupted_line(text: str, status: int) -> str:
+    """The line for a command that a signal has ended."""
+    about = {"error": {"message": text, "exit_status": status}}
     return json.dumps(about) if for_machines() else f"icetower: {text}"
 
 

@@ -27,18 +27,22 @@ def before_leaving(end: Callable[[], None]) -> None:
 
 
 @contextmanager
-def ended_by_interrupts(message: str, line: Callable[[str], str] = "icetower: {}".format) -> Generator[None]:
-    """While this is entered, a signal ends the process with `message` on standard error, as `line` writes it."""
+def ended_by_interrupts(message: str, line: Callable[[str, int], str] = "icetower: {}".format) -> Generator[None]:
+    """While this is entered, a signal ends the process with `message` on standard error.
+
+    Args:
+        line: writes it, for an exit status.
+    """
 
     def leave(number: int, _frame: FrameType | None) -> None:
-        _leave(line(message), number)
+        _leave(line(message, 128 + number), 128 + number)
 
     in_main_thread = threading.current_thread() is threading.main_thread()
     before = {number: signal.signal(number, leave) for number in SIGNALS} if in_main_thread else {}
     try:
         yield
     except KeyboardInterrupt:  # from another handler, such as PySpark's while it starts
-        _leave(line(message), signal.SIGINT)
+        leave(signal.SIGINT, None)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -56,7 +60,7 @@ def handler_restored() -> Generator[None]:
             signal.signal(signal.SIGINT, before)
 
 
-def _leave(message: str, number: int) -> NoReturn:
+def _leave(message: str, status: int) -> NoReturn:
     if threading.current_thread() is threading.main_thread():
         for each in SIGNALS:
             signal.signal(each, signal.SIG_IGN)  # once is enough
@@ -68,4 +72,4 @@ def _leave(message: str, number: int) -> NoReturn:
         end()
     with suppress(OSError):
         os.write(2, f"{shown}{message}\n".encode())
-    os._exit(128 + number)
+    os._exit(status)
