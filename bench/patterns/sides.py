@@ -354,7 +354,7 @@ class _Following:
         self.abandoned = threading.Event()
         self.batches: list[Mediation] = []
         self.failures: list[str] = []
-        self._quiet, self._behind = True, False
+        self._quiet, self._behind, self._last_look = True, False, False
         self._raised: BaseException | None = None
         self.batches_ms: list[float] = []
         self._apply = apply or mediate
@@ -392,6 +392,9 @@ class _Following:
     def _wait(self, seconds: float) -> bool:
         quiet, self._quiet = self._quiet, True
         if self.stopping.is_set():
+            if not self._last_look:  # what was looked at until now may have been read before the last write came
+                self._last_look = True
+                return False
             return (quiet and not self._behind) or (self._behind and self.abandoned.wait(seconds))
         self.stopping.wait(seconds)
         return False
