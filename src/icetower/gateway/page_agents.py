@@ -71,12 +71,17 @@ class AgentPageRoutes:
     async def list_agents(self, visit: Visit) -> Response:
         """Principals: those first that are stopped or refused, then by name."""
         reading, own = self._reading, visit.own
-        if own is None:
-            records = [record for record in await reading.principals() if record.revoked_ms is None]
-        else:
-            records = [PrincipalRecord(own, visit.principal.contract.name, 0, None)]
-        activity, fared, tickets = await asyncio.gather(
-            reading.activity(own), reading.fared(own, of_tables=False), reading.tickets(Kind.ESCALATION, own)
+
+        async def shown() -> list[PrincipalRecord]:
+            if own is not None:
+                return [PrincipalRecord(own, visit.principal.contract.name, 0, None)]
+            return [record for record in await reading.principals() if record.revoked_ms is None]
+
+        records, activity, fared, tickets = await asyncio.gather(
+            shown(),
+            reading.activity(own),
+            reading.fared(own, of_tables=False),
+            reading.tickets(Kind.ESCALATION, own),
         )
         stopped = {ticket.principal for ticket in tickets}
         sought = (visit.query("q") or "").lower()
