@@ -155,9 +155,11 @@ def _scraped(server: servers.Server) -> Generator[None]:
 
     thread = threading.Thread(target=scrape, daemon=True)
     thread.start()
-    yield
-    over.set()
-    thread.join()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
     if failures:
         raise servers.Trouble(failures[0])
 

@@ -393,8 +393,8 @@ def read_totals(connection: Connection, wanted: Wanted, limit: int) -> list[Meas
     """Figures since ever, those with most attempts first."""
     columns = metric_totals.c
     query = select(columns.principal, columns.table_name, columns.tally).where(*_named(metric_totals, wanted))
-    rows = connection.execute(query.order_by(columns.attempts.desc(), columns.id).limit(limit))
-    return [_measured(row, None) for row in rows]
+    rows = read_at_once(connection, query.order_by(columns.attempts.desc(), columns.id).limit(limit))
+    return [Measured(None, principal, name, _read(tally)) for principal, name, tally in rows]
 
 
 def read_outcomes(connection: Connection) -> dict[tuple[str, str], int]:
@@ -423,10 +423,6 @@ def _named(table: Table, wanted: Wanted) -> list[Any]:
     if table is metric_windows:
         return [*own, columns.table_id == measured_id("", wanted.table)]
     return [*own, columns.table_name == wanted.table]
-
-
-def _measured(row: Any, window_ms: int | None) -> Measured:
-    return Measured(window_ms, row.principal, row.table_name, _read(row.tally))
 
 
 # -------------------------------------------------------------------------------------------------------------- reports
