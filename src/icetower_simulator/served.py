@@ -115,6 +115,7 @@ QUEUE = np.dtype(
         ("second", np.int64),
         ("commits_at", np.float64),
         ("appended", np.float64),
+        ("appends", np.int64),
         ("linger", np.float64),
         ("ready", np.float64),
         ("timer", np.float64),
@@ -451,7 +452,8 @@ def _start(run: Any, queues: Any, bins: Any, rows: Any, heap: Any, queue: int, n
             commits_at = _commit_time(run, queues, queue, size, begins)
             queues[queue].commits_at = commits_at
             queues[queue].appended = now
-            queues[queue].linger = max(run.linger, min(run.spread * size, run.linger_max))
+            queues[queue].linger = max(run.linger, min(run.spread * max(size, queues[queue].appends), run.linger_max))
+            queues[queue].appends = size
             if queues[queue].in_progress == 0:
                 queues[queue].first = first
             else:

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.admission.identity import Identity
+from icetower.commit.limits import Limits
 from icetower.commit.queue import Committed, FairQueue, Waiting, bases_of, regrouped
 from icetower.errors import CommitConflict
+from icetower.protocol.marks import SNAPSHOTS_PER_SECOND
 from icetower.protocol.names import Identifier
 from icetower.protocol.snapshots import Snapshot
 from icetower.protocol.updates import Updates
@@ -138,6 +140,23 @@ def test_h2_only_appends_may_linger(names: str, may: bool) -> None:
     named = Named()
     named.put(names)
     assert named.queue.may_linger is may
+
+
+@pytest.mark.parametrize(
+    ("appends", "before", "properties", "linger_s"),
+    [
+        (1, 0, {}, 0.02),
+        (10, 10, {}, 0.02),
+        (20, 4, {}, 0.04),
+        (4, 20, {}, 0.04),  # the small one of two cohorts waits as long as the large one does
+        (2, 124, {}, 0.052),
+        (2, 124, {SNAPSHOTS_PER_SECOND: "2"}, 0.5),
+    ],
+)
+def test_the_next_group_lingers_by_the_larger_of_the_last_two(
+    appends: int, before: int, properties: dict[str, str], linger_s: float
+) -> None:
+    assert Limits().linger_s(appends, before, properties) == linger_s
 
 
 def test_h2_an_append_that_comes_back_does_not_linger() -> None:

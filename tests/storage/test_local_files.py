@@ -90,6 +90,54 @@ def test_a_link_to_a_folder_on_the_way_is_followed(tmp_path: Path) -> None:
     assert asyncio.run(story()) == b"data"
 
 
+def make_anothers(link: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a link belong to a user that is neither root nor the one that this runs as."""
+    if os.geteuid() == 0:
+        os.lchown(link, 4711, 4711)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 4711)
+
+
+@pytest.mark.parametrize("properties", [{}, ARROW], ids=["plain", "arrow"])
+@pytest.mark.parametrize("verb", ["read", "read_range"])
+@pytest.mark.parametrize("target", ["{}/theirs", "../theirs", "../hop", "./../theirs/."])
+def test_another_users_link_to_a_folder_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, verb: str, properties: dict[str, str]
+) -> None:
+    for name in ("mine", "theirs"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "theirs" / "f").write_bytes(b"secret")
+    (tmp_path / "hop").symlink_to("theirs")
+    link = tmp_path / "mine" / "sub"
+    link.symlink_to(target.format(tmp_path))
+    storage = FileIOStorage(properties)
+    read = getattr(storage, verb)
+    arguments: tuple[Any, ...] = (MANIFEST,) if verb == "read" else (0, 6)
+    assert asyncio.run(read(f"{tmp_path}/mine/sub/f", *arguments)) == b"secret"  # the machine's own links are followed
+    make_anothers(link, monkeypatch)
+    with pytest.raises(ValidationFailed, match="a link of another user's") as refused:
+        asyncio.run(read(f"{tmp_path}/mine/sub/f", *arguments))
+    assert refused.value.rule == "file.kind"
+
+
+def test_a_link_that_is_there_for_the_opening_alone_gives_nothing_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("mine/sub", "theirs"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("mine/sub", "theirs"):
+        (tmp_path / name / "f").write_bytes(name.encode())
+    opening = os.open
+
+    def swapped(path: str, *arguments: Any, **given: Any) -> int:
+        return opening(path.replace("mine/sub", "theirs"), *arguments, **given)
+
+    monkeypatch.setattr(os, "open", swapped)
+    with pytest.raises(ValidationFailed, match="replaced while it was opened") as refused:
+        asyncio.run(FileIOStorage().read(f"{tmp_path}/mine/sub/f", MANIFEST))
+    assert refused.value.rule == "file.kind"
+
+
 @pytest.mark.parametrize("properties", [{}, ARROW], ids=["plain", "arrow"])
 def test_what_is_longer_than_its_bound_is_not_read(tmp_path: Path, properties: dict[str, str]) -> None:
     with (tmp_path / "sparse").open("wb") as file:

@@ -284,7 +284,9 @@ class Engine:
                     waiting.settle(as_error(raised))
                 return None
         if appends:
-            table.appended_s, table.linger_s = now_s, self.limits.linger_s(appends, version.head.metadata["properties"])
+            properties = version.head.metadata["properties"]
+            table.appended_s, table.linger_s = now_s, self.limits.linger_s(appends, table.appends, properties)
+            table.appends = appends
         pending = InFlightGroup(group, version, None, None)
         try:
             pending.step = await self._plan(table, group, version)

@@ -25,7 +25,7 @@ class Limits:
     table does not say how many snapshots a second it wants. Each group is a snapshot, and Spark's streaming source
     reads snapshot by snapshot (trap L3)."""
     append_spread_s: float = 0.002
-    """So much longer for each append that the last one held: the more agents write, the fewer and larger the files."""
+    """So much longer for each append that the last group held, or the one before: the more agents write, the fewer and larger the files."""
     append_interval_max_s: float = 0.052
     """But no longer than this because of it."""
     queue_max: int = 2_048
@@ -50,14 +50,16 @@ class Limits:
     metadata_max_bytes: int = METADATA_MAX_BYTES
     """Longer metadata would not be read again, and so none is written."""
 
-    def linger_s(self, appends: int, properties: Mapping[str, str]) -> float:
+    def linger_s(self, appends: int, before: int, properties: Mapping[str, str]) -> float:
         """How long after a group with so many appends the next group of nothing else begins, at the earliest.
 
         Args:
+            before: how many the group before it had. Agents that wait for their answers come back in two cohorts, one
+                while the other's group is written: beside a large one a small group makes too many files.
             properties: of the table.
         """
         asked = snapshots_per_s(properties.get(SNAPSHOTS_PER_SECOND, ""))
         least = self.append_interval_s if asked is None else 1 / asked
         if not least:
             return 0.0
-        return max(least, min(self.append_spread_s * appends, self.append_interval_max_s))
+        return max(least, min(self.append_spread_s * max(appends, before), self.append_interval_max_s))

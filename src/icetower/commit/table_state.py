@@ -66,6 +66,8 @@ class TableState:
         """Location of the last head that was seen, and since when it has asked for snapshot isolation."""
         self.appended_s: float | None = None
         """When the last group with appends by the fast path, or rows, began."""
+        self.appends = 0
+        """How many of these it had."""
         self.linger_s = 0.0
         """How long after that the next group of nothing else begins, at the earliest."""
         self.under_way: Counter[str] = Counter()

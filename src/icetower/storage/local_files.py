@@ -2,8 +2,9 @@
 
 A path that a client sends may lead to anything: a device that never ends, a FIFO without a writer, a sparse file of
 terabytes. So a file is opened with `O_NONBLOCK` and without following a link in its last part, and `fstat` must say
-that it is a regular file within its bound before a byte is read (trap A8). What a table names is deleted by a way that
-no link can turn elsewhere.
+that it is a regular file within its bound before a byte is read (trap A8). A folder on the way may be a link only where it is the
+machine's: one that another user has put into its table's place would have the tower read other tables' files for it.
+What a table names is deleted by a way that no link can turn elsewhere.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from icetower.storage.port import Bound, too_long
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY
+_LINKS_MAX = 40
+"""As many as Linux follows."""
 _KINDS = (
     (stat.S_ISDIR, "a directory"),
     (stat.S_ISLNK, "a symbolic link"),
@@ -138,9 +141,11 @@ def _parent_below(folder: str, place: str, *, follow: bool = True) -> Generator[
 
 
 def check_regular(place: str) -> None:
-    """Raises `ValidationFailed` for what is there and is no regular file."""
+    """Raises `ValidationFailed` for what is there and is no regular file, or is reached through others' links."""
     try:
-        _check_kind(place, os.lstat(place).st_mode)
+        found = os.lstat(place)
+        _check_kind(place, found.st_mode)
+        _check_links(place, found)
     except (FileNotFoundError, NotADirectoryError):
         return
 
@@ -157,10 +162,48 @@ def _opened(place: str, *, parent: int | None = None, shown: str | None = None) 
     try:
         found = os.fstat(handle)
         _check_kind(shown, found.st_mode)
+        if parent is None:
+            _check_links(place, found)
     except BaseException:
         os.close(handle)
         raise
     return handle, found.st_size
+
+
+def _check_links(place: str, found: os.stat_result) -> None:
+    """Raises `ValidationFailed` where a file was reached through a link that is another user's.
+
+    The way is gone once more, folder by folder, after the file was opened: by links that are trusted it must lead to
+    the same file. A link that is there for the opening alone leads to another one.
+    """
+    waiting, way, links = place.split("/")[:0:-1], "", 0
+    while waiting:
+        part = waiting.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            way = os.path.dirname(way)
+            continue
+        at = os.lstat(f"{way}/{part}")
+        if not stat.S_ISLNK(at.st_mode):
+            way = f"{way}/{part}"
+            continue
+        links += 1
+        if links > _LINKS_MAX or at.st_uid not in (0, os.geteuid()):
+            raise ValidationFailed(
+                f"{place} leads through {way}/{part}, a link of another user's, which is not followed: name the file "
+                "by its real path, or have the link's owner be root or the user that Icetower runs as",
+                rule="file.kind",
+            )
+        target = os.readlink(f"{way}/{part}")
+        way = "" if target.startswith("/") else way
+        waiting += target.split("/")[::-1]
+    if not os.path.samestat(os.lstat(way), found):
+        raise ValidationFailed(
+            f"{place} was replaced while it was opened: send this again, and if it stays so look who changes the "
+            "folders that it lies in",
+            rule="file.kind",
+        )
 
 
 def _check_kind(place: str, mode: int) -> None:
