@@ -25,7 +25,8 @@ class Limits:
     table does not say how many snapshots a second it wants. Each group is a snapshot, and Spark's streaming source
     reads snapshot by snapshot (trap L3)."""
     append_spread_s: float = 0.002
-    """So much longer for each append that the last group held, or the one before: the more agents write, the fewer and larger the files."""
+    """So much longer for each append that the last group held, or the one before: the more agents write, the fewer and
+    larger the files."""
     append_interval_max_s: float = 0.052
     """But no longer than this because of it."""
     queue_max: int = 2_048

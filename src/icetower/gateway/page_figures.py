@@ -18,7 +18,8 @@ WINDOWS_MIN, WINDOWS_MAX = 12, 288
 ROWS_MAX, ROWS_AT_ONCE = 20_000, 2_000
 """Rows of figures that one look adds up; where there are more, the curve begins later."""
 COUNTED_S = 0.05
-"""So long a page waits until the newest attempts are counted; at hundreds of commits a second the next look has them."""
+"""So long a page waits until the newest attempts are counted. At hundreds of commits a second that may take longer, and
+the next look has them."""
 
 
 class MeasuredFigures:

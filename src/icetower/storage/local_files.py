@@ -2,9 +2,9 @@
 
 A path that a client sends may lead to anything: a device that never ends, a FIFO without a writer, a sparse file of
 terabytes. So a file is opened with `O_NONBLOCK` and without following a link in its last part, and `fstat` must say
-that it is a regular file within its bound before a byte is read (trap A8). A folder on the way may be a link only where it is the
-machine's: one that another user has put into its table's place would have the tower read other tables' files for it.
-What a table names is deleted by a way that no link can turn elsewhere.
+that it is a regular file within its bound before a byte is read (trap A8). A folder on the way may be a link only where
+that is root's or the tower's own: one that another user has put into its table's place would have the tower read other
+tables' files for it. What a table names is deleted by a way that no link can turn elsewhere.
 """
 
 from __future__ import annotations
