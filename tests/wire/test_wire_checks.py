@@ -120,6 +120,9 @@ def test_who_asks_too_often_is_told_when_to_come_back(tower: TowerProcess, table
             many()
         assert refused.value.rule == "check.rate"
         assert refused.value.wait_until_ms is not None
+        said = [line for line in tower.log.read_text().splitlines() if " rule=check.rate " in line]
+        assert said, "it is on the log"
+        assert all(" event=refused " in line and f" principal={namespace}_eu " in line for line in said)
         # Its commits go on.
         body = body_of(tower.catalog(token).load_table((namespace, "prices")), "eu")
         assert commit(tower, table, body, token).status_code == 200

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from icetower.cli.printing import show
 from icetower.cli.terminal import say
-from icetower.texts import clipped, escaped
+from icetower.texts import escaped, without_middle
 
-MESSAGE_CHARACTERS_MAX = 300
+MESSAGE_CHARACTERS_MAX = 1_000
 
 
 def say_section(heading: str, rows: Sequence[Sequence[object]], columns: Sequence[str], none: str = "") -> None:
@@ -74,5 +74,5 @@ def size_text(count: int) -> str:
 
 
 def why(row: Mapping[str, Any]) -> str:
-    """The beginning of what a refused client was answered."""
-    return clipped(str(row.get("message") or ""), MESSAGE_CHARACTERS_MAX)
+    """What a refused client was answered; of a long one the beginning and the end, which says what to do."""
+    return without_middle(str(row.get("message") or ""), MESSAGE_CHARACTERS_MAX)

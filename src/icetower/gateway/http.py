@@ -399,13 +399,11 @@ class _Endpoint:
     ) -> None:
         """Keep an attempt, unless the tower has done so, or nobody will look for it."""
         attempts = self.front.attempts
-        if principal is None or self.operation is None:
+        read = self.operation == READ and (error is None or error.status not in (401, 403))
+        if principal is None or self.operation is None or read:
             if error is not None:
-                attempts.failed(request.method, path_of(request.scope), error)
-            return
-        if self.operation == READ and (error is None or error.status not in (401, 403)):
-            if error is not None:
-                attempts.failed(request.method, path_of(request.scope), error)
+                who = {} if principal is None else {"principal": principal.name}
+                attempts.failed(request.method, path_of(request.scope), error, **who)
             return
         if (error is None and self.commits) or (error is not None and error.logged):
             return

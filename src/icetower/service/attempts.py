@@ -58,6 +58,7 @@ STAGED = "stage-create"
 """The first half of a creation: done, it has changed nothing."""
 SLOW_SWAP_S = 1.0
 _METADATA_LOST = "upstream.metadata"
+_TOO_MANY_GUESSES = "oauth.rate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +227,8 @@ class Attempts:
         return request_id
 
     def failed(self, method: str, path: str, error: IcetowerError, **fields: object) -> None:
-        """A request that is in no log of attempts: what was wrong on the server's side, and who was not let in.
+        """A request that is in no log of attempts: what was wrong on the server's side, who was not let in, and
+        who asked too often.
 
         Args:
             fields: more of the line.
@@ -235,8 +237,10 @@ class Attempts:
             return
         if error.rule == _METADATA_LOST:
             event = Event.METADATA_LOST
-        elif isinstance(error, NotAuthenticated | TooManyRequests):
+        elif isinstance(error, NotAuthenticated) or error.rule == _TOO_MANY_GUESSES:
             event = Event.NOT_AUTHENTICATED
+        elif isinstance(error, TooManyRequests):
+            event = Event.REFUSED
         elif error.status >= 500:
             event = Event.FAILED
         else:
