@@ -241,3 +241,14 @@ def test_what_lies_behind_a_link_is_not_deleted_with_the_table_that_names_it(
     assert not (table / "data/day=1/own").exists()
     assert not (table / "data/file").is_symlink()
     assert asyncio.run(storage.delete_many([f"{tmp_path}/nowhere/f"], below=f"{tmp_path}/nowhere")) == ()
+
+
+def test_a_file_without_a_link_on_its_way_is_not_looked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "f").write_bytes(b"data")
+    looked: list[str] = []
+    lstat = os.lstat
+    monkeypatch.setattr(os, "lstat", lambda path, **given: looked.append(str(path)) or lstat(path, **given))
+    assert asyncio.run(FileIOStorage().read(f"{tmp_path}/f", MANIFEST)) == b"data"
+    assert looked == []

@@ -162,12 +162,24 @@ def _opened(place: str, *, parent: int | None = None, shown: str | None = None) 
     try:
         found = os.fstat(handle)
         _check_kind(shown, found.st_mode)
-        if parent is None:
+        if parent is None and _way_of(handle) != place:
             _check_links(place, found)
     except BaseException:
         os.close(handle)
         raise
     return handle, found.st_size
+
+
+def _way_of(handle: int) -> str | None:
+    """The path of an opened file without a link, as Linux tells it; None elsewhere.
+
+    One question says of most files that there was no link. Each gives the interpreter's lock away, so that going the
+    way once more takes ten times as long beside a tower at work.
+    """
+    try:
+        return os.readlink(f"/proc/self/fd/{handle}")
+    except OSError:
+        return None
 
 
 def _check_links(place: str, found: os.stat_result) -> None:
