@@ -34,6 +34,8 @@ KEPT_S = 1.0
 """What was read is shown for so long; who did it sees it at once, since what acts forgets it."""
 SLOW_KEPT_S = 3.0
 """Of what takes longer to read: names of tables, and owners of partitions."""
+UNCHANGED_KEPT_S = 60.0
+"""Of what is known by the number of the registry's changes, while that is the same."""
 KEPT_MAX = 256
 TICKETS_MAX = 200
 TABLES_MAX = 10_000
@@ -151,17 +153,23 @@ class Reading:
     # ── Principals, contracts, tickets ───────────────────────────────────────────────────────────────────────────
 
     async def principals(self) -> list[PrincipalRecord]:
-        return await self.briefly.get("principals", self.registry.principals)
+        name = ("principals", await self._number_of_changes())
+        return await self.briefly.get(name, self.registry.principals, UNCHANGED_KEPT_S)
 
     async def contracts(self) -> list[ContractVersion]:
         """The newest version of every contract, by name; revoked ones have no text."""
-        return await self.briefly.get("contracts", self.registry.contracts)
+        name = ("contracts", await self._number_of_changes())
+        return await self.briefly.get(name, self.registry.contracts, UNCHANGED_KEPT_S)
+
+    async def _number_of_changes(self) -> int:
+        return await self.briefly.get("changes", self.registry.number_of_changes)
 
     async def in_force(self, *mentioned: str) -> list[Contract]:
         """The contracts in force whose text has one of these words. Others cannot be meant.
 
         A contract that is new takes milliseconds to read, and there may be hundreds.
         """
+        changes = await self._number_of_changes()  # first: what is read after it is never older
         versions = await self.contracts()
 
         async def read() -> list[Contract]:
@@ -169,7 +177,7 @@ class Reading:
                 lambda: [parsed(name, text) for name, text in _mentioning(versions, mentioned).items()]
             )
 
-        return await self.briefly.get(("in force", mentioned), read)
+        return await self.briefly.get(("in force", mentioned, changes), read, UNCHANGED_KEPT_S)
 
     async def tickets(self, kind: Kind, own: str | None, *, open_: bool | None = True) -> list[Ticket]:
         async def read() -> list[Ticket]:

@@ -448,6 +448,10 @@ class Registry:
         """The newest version of every contract, by name; revoked ones have no text."""
         return await self._ask(versions.everything)
 
+    async def number_of_changes(self) -> int:
+        """How often principals and contracts were changed: while it is the same, what was read after it holds."""
+        return await self._ask(number_of_changes)
+
     async def contracts_after(self, number: int) -> tuple[int, list[ContractVersion] | None]:
         """The same, with the number of changes that they are not older than; None: there were no more than `number`."""
 
