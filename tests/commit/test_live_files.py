@@ -207,7 +207,10 @@ def test_who_waits_too_long_for_the_first_reading_is_sent_back_and_nobody_else_w
         world.manifests.manifest_at = stuck  # type: ignore[method-assign]
         assert await sent(world, await fast(world, "old")) == ["409 append.reading"]
         never.set()
-        assert await sent(world, await fast(world, "old", by="bob")) == ["422 append.live"]
+        answers = ["409 append.reading"]
+        while answers == ["409 append.reading"]:  # on a busy machine reading takes longer than the deadline again
+            answers = await sent(world, await fast(world, "old", by="bob"))
+        assert answers == ["422 append.live"]
 
     run(story())
 

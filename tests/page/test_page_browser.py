@@ -168,8 +168,7 @@ def test_a_table_is_live(browser: Browser, world: PageWorld) -> None:
         assert page.get_by_role("button", name="Held").get_attribute("aria-pressed") == "false"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+@pytest.mark.parametrize(("scheme", "size"), [("light", DESK), ("dark", PHONE)], ids=["desk-light", "phone-dark"])
 def test_no_page_keeps_anybody_out(browser: Browser, world: PageWorld, scheme: str, size: dict[str, int]) -> None:
     with looking(browser, world, color_scheme=scheme, viewport=size) as page:
         for path in PAGES:

@@ -257,8 +257,13 @@ def holds(job: str, shop: TowerProcess, said: str) -> bool:
             return shop.catalog().load_table("simulator.sweeps").scan().to_arrow().num_rows == 4
 
 
-@pytest.mark.sharp
-@pytest.mark.parametrize("job", ["mediate", "orphans", "audits", "export", "collect", "dedup", "maintain", "sweep"])
+@pytest.mark.parametrize(
+    "job",
+    [
+        *(pytest.param(job, marks=pytest.mark.sharp) for job in ("mediate", "export", "collect", "sweep")),
+        *(pytest.param(job, marks=pytest.mark.matrix) for job in ("orphans", "audits", "dedup", "maintain")),
+    ],
+)
 def test_a_job_runs_on_a_cluster(cluster: Cluster, packed: Path, shop: TowerProcess, job: str, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(PAGE["#"])
     submit = words(PAGE["spark-submit"], cluster, packed)

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import os
 import socket
+import threading
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from icetower.errors import BadRequest, ValidationFailed
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.metadata import OBJECT_BYTES, OBJECTS_FREE
 from icetower.storage.file_io import FileIOStorage
+from icetower.storage.local_files import LocalDoor
 from icetower.storage.port import MANIFEST, Bound
 
 MIB = 1024 * 1024
@@ -120,6 +122,43 @@ def test_another_users_link_to_a_folder_is_not_followed(
     assert refused.value.rule == "file.kind"
 
 
+@pytest.mark.parametrize("properties", [{}, ARROW], ids=["plain", "arrow"])
+@pytest.mark.parametrize("way", ["sub", "sub/deeper", "sub/new/deeper"])
+def test_nothing_is_written_or_deleted_through_another_users_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, properties: dict[str, str]
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "theirs" / "deeper").mkdir(parents=True)
+    for name in ("f", "deeper/f"):
+        (tmp_path / "theirs" / name).write_bytes(b"precious")
+    (tmp_path / "mine" / "sub").symlink_to(tmp_path / "theirs")
+    make_anothers(tmp_path / "mine" / "sub", monkeypatch)
+    storage = FileIOStorage(properties)
+
+    async def story() -> None:
+        with pytest.raises(ValidationFailed, match="a link of another user's"):
+            await storage.write(f"{tmp_path}/mine/{way}/new", b"data")
+        folder = f"{tmp_path}/mine/{way}"
+        if way != "sub/new/deeper":
+            with pytest.raises(ValidationFailed, match="a link of another user's"):
+                await storage.delete(f"{folder}/f")
+            assert await storage.delete_many([f"{folder}/f"]) == (f"{folder}/f",)
+            assert await storage.delete_many([f"{folder}/f"], below=folder) == (f"{folder}/f",)
+
+    asyncio.run(story())
+    left = sorted(path.relative_to(tmp_path).as_posix() for path in (tmp_path / "theirs").rglob("*"))
+    assert left == ["theirs/deeper", "theirs/deeper/f", "theirs/f"]
+    assert list((tmp_path / "mine").iterdir()) == [tmp_path / "mine" / "sub"]
+
+
+def test_a_link_under_the_name_that_a_file_has_while_it_is_written_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_bytes(b"precious")
+    (tmp_path / f".f.{os.getpid()}-{threading.get_native_id()}.tmp").symlink_to("theirs")
+    LocalDoor().write(f"{tmp_path}/f", b"data")
+    assert (tmp_path / "theirs").read_bytes() == b"precious"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["f", "theirs"]
+
+
 def test_a_link_that_is_there_for_the_opening_alone_gives_nothing_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,8 +206,6 @@ def test_a_file_that_is_no_longer_than_it_says(tmp_path: Path) -> None:
 
 def test_reads_that_hang_leave_the_servers_own_writes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from threading import Event
-
-    from icetower.storage.file_io import LocalDoor
 
     release = Event()
     monkeypatch.setattr(LocalDoor, "read", lambda *_: release.wait())

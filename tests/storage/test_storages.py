@@ -229,14 +229,14 @@ class TestLocalWrites:
         steps: list[str] = []
         for name in ("fsync", "link"):
             real: Callable[..., Any] = getattr(os, name)
-            monkeypatch.setattr(os, name, lambda *a, real=real, name=name: (steps.append(name), real(*a))[1])
+            monkeypatch.setattr(os, name, lambda *a, real=real, name=name, **k: (steps.append(name), real(*a, **k))[1])
         asyncio.run(FileIOStorage().write(f"{tmp_path}/f", b"data"))
         assert steps == ["fsync", "link", "fsync"]
 
     def test_without_hard_links_a_file_is_still_never_replaced(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def refuse(*_: Any) -> None:
+        def refuse(*_: Any, **__: Any) -> None:
             raise OSError(errno.EPERM, "Operation not permitted")
 
         monkeypatch.setattr(os, "link", refuse)

@@ -34,7 +34,7 @@ from icetower.errors import (
     UpstreamFailed,
     ValidationFailed,
 )
-from icetower.storage.local_files import LocalDoor, check_regular, delete_below
+from icetower.storage.local_files import LocalDoor, check_regular, check_way_to, delete_below
 from icetower.storage.port import ANY_FILE, Bound, too_long
 from icetower.threads import Threads
 
@@ -225,10 +225,12 @@ class _Door:
             return bytes(stream.read(length_bytes))
 
     def write(self, place: str, data: bytes) -> None:
+        _check_local_way(place)
         with self._io.new_output(place).create(overwrite=False) as stream:
             stream.write(data)
 
     def delete(self, place: str) -> None:
+        _check_local_way(place)
         try:
             self._io.delete(place)
         except FileNotFoundError:
@@ -301,6 +303,12 @@ def _check_local(place: str) -> None:
     """A file of this machine that another library opens must not be one that never ends."""
     if place.startswith("/"):
         check_regular(place)
+
+
+def _check_local_way(place: str) -> None:
+    """Nor may another library write or delete where another user's link leads."""
+    if place.startswith("/"):
+        check_way_to(place)
 
 
 def _open(scheme: str, path: str, properties: Mapping[str, str], calls_max: int) -> _AnyDoor:

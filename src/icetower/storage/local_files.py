@@ -4,7 +4,8 @@ A path that a client sends may lead to anything: a device that never ends, a FIF
 terabytes. So a file is opened with `O_NONBLOCK` and without following a link in its last part, and `fstat` must say
 that it is a regular file within its bound before a byte is read (trap A8). A folder on the way may be a link only where
 that is root's or the tower's own: one that another user has put into its table's place would have the tower read other
-tables' files for it. What a table names is deleted by a way that no link can turn elsewhere.
+tables' files for it, or write and delete there. So a file is written and deleted by a handle to its folder that was
+looked at.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from icetower.storage.port import Bound, too_long
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _LINKS_MAX = 40
 """As many as Linux follows."""
 _KINDS = (
@@ -59,30 +61,37 @@ class LocalDoor:
 
     def write(self, place: str, data: bytes) -> None:
         """Create a file, whole and durable. Raises `FileExistsError`."""
-        folder, name = os.path.split(place)
+        path, name = os.path.split(place)
         # No other live thread of this machine has this name; what a crash left under it may go.
-        hidden = os.path.join(folder, f".{name[:200]}.{os.getpid()}-{threading.get_native_id()}.tmp")
+        hidden = f".{name[:200]}.{os.getpid()}-{threading.get_native_id()}.tmp"
+        folder = _opened_folder(path, make=True)
         try:
-            _write_through(hidden, data, os.O_TRUNC)
-        except FileNotFoundError:
-            _make_folders(folder)
-            _write_through(hidden, data, os.O_TRUNC)
-        try:
-            os.link(hidden, place)
-        except OSError as error:
-            if error.errno not in _NO_HARD_LINKS:
-                raise
-            _write_through(place, data, os.O_EXCL)
+            try:
+                _write_through(folder, hidden, data)
+            except FileExistsError:
+                os.unlink(hidden, dir_fd=folder)
+                _write_through(folder, hidden, data)
+            try:
+                os.link(hidden, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError as error:
+                if error.errno not in _NO_HARD_LINKS:
+                    raise
+                _write_through(folder, name, data)
+            finally:
+                os.unlink(hidden, dir_fd=folder)
+            os.fsync(folder)
         finally:
-            os.unlink(hidden)
-        _sync_folder(folder)
+            os.close(folder)
 
     def delete(self, place: str) -> None:
         """Delete a file; a missing one is fine."""
-        try:
-            os.unlink(place)
-        except FileNotFoundError:
-            return
+        path, name = os.path.split(place)
+        with suppress(FileNotFoundError):
+            folder = _opened_folder(path)
+            try:
+                os.unlink(name, dir_fd=folder)
+            finally:
+                os.close(folder)
 
     def exists(self, place: str) -> bool:
         """Whether there is a regular file."""
@@ -130,14 +139,26 @@ def _parent_below(folder: str, place: str, *, follow: bool = True) -> Generator[
     parts = os.path.relpath(place, folder).split("/")
     if ".." in parts or ".." in place.split("/"):
         raise ValueError(f"{place} does not lie below {folder}")
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     with ExitStack() as opened:
-        handle = os.open(folder.rstrip("/") or "/", flags | (0 if follow else os.O_NOFOLLOW))
+        handle = os.open(folder.rstrip("/") or "/", _FOLDER_FLAGS | (0 if follow else os.O_NOFOLLOW))
         opened.callback(os.close, handle)
+        _check_way(handle, folder.rstrip("/") or "/", None)
         for part in parts[:-1]:
-            handle = os.open(part, flags | os.O_NOFOLLOW, dir_fd=handle)
+            handle = os.open(part, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=handle)
             opened.callback(os.close, handle)
         yield handle, parts[-1]
+
+
+def check_way_to(place: str) -> None:
+    """Raises `ValidationFailed` where a file's folder, which may not be there yet, is behind another user's link."""
+    path = os.path.dirname(place)
+    while True:
+        try:
+            os.close(_opened_folder(path))
+        except FileNotFoundError:
+            path = os.path.dirname(path)
+        else:
+            return
 
 
 def check_regular(place: str) -> None:
@@ -162,31 +183,55 @@ def _opened(place: str, *, parent: int | None = None, shown: str | None = None) 
     try:
         found = os.fstat(handle)
         _check_kind(shown, found.st_mode)
-        if parent is None and _way_of(handle) != place:
-            _check_links(place, found)
+        if parent is None:
+            _check_way(handle, place, found)
     except BaseException:
         os.close(handle)
         raise
     return handle, found.st_size
 
 
-def _way_of(handle: int) -> str | None:
-    """The path of an opened file without a link, as Linux tells it; None elsewhere.
-
-    One question says of most files that there was no link. Each gives the interpreter's lock away, so that going the
-    way once more takes ten times as long beside a tower at work.
-    """
+def _opened_folder(path: str, *, make: bool = False) -> int:
+    """A handle to a folder. Raises as `_check_links`. `make`: create it and its parents, each durable in its own."""
     try:
-        return os.readlink(f"/proc/self/fd/{handle}")
-    except OSError:
-        return None
+        handle = os.open(path or "/", _FOLDER_FLAGS)
+    except FileNotFoundError:
+        if not make:
+            raise
+        parent_path, name = os.path.split(path)
+        parent = _opened_folder(parent_path, make=True)
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=parent)
+            os.fsync(parent)
+            return os.open(name, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=parent)
+        finally:
+            os.close(parent)
+    try:
+        _check_way(handle, path, None)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _check_way(handle: int, place: str, found: os.stat_result | None) -> None:
+    """Raises as `_check_links`, of what is opened. `found`: what `fstat` says of it, where that is known.
+
+    One question says of most files that there was no link, where the system is Linux. Each gives the interpreter's lock
+    away, so that going the way once more takes ten times as long beside a tower at work.
+    """
+    with suppress(OSError):
+        if os.readlink(f"/proc/self/fd/{handle}") == place:
+            return
+    _check_links(place, os.fstat(handle) if found is None else found)
 
 
 def _check_links(place: str, found: os.stat_result) -> None:
-    """Raises `ValidationFailed` where a file was reached through a link that is another user's.
+    """Raises `ValidationFailed` where a file or folder was reached through a link that is another user's.
 
-    The way is gone once more, folder by folder, after the file was opened: by links that are trusted it must lead to
-    the same file. A link that is there for the opening alone leads to another one.
+    The way is gone once more, folder by folder, after it was opened: by links that are trusted it must lead to the same
+    one. A link that is there for the opening alone leads to another one.
     """
     waiting, way, links = place.split("/")[:0:-1], "", 0
     while waiting:
@@ -210,7 +255,7 @@ def _check_links(place: str, found: os.stat_result) -> None:
         target = os.readlink(f"{way}/{part}")
         way = "" if target.startswith("/") else way
         waiting += target.split("/")[::-1]
-    if not os.path.samestat(os.lstat(way), found):
+    if not os.path.samestat(os.lstat(way or "/"), found):
         raise ValidationFailed(
             f"{place} was replaced while it was opened: send this again, and if it stays so look who changes the "
             "folders that it lies in",
@@ -236,9 +281,12 @@ def _read(handle: int, most_bytes: int, offset: int) -> bytes:
     return first if len(parts) == 1 else b"".join(parts)
 
 
-def _write_through(place: str, data: bytes, flag: int) -> None:
-    """Create a file and wait until its bytes are on the disk; leave nothing behind if that fails."""
-    handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flag, 0o666)
+def _write_through(folder: int, name: str, data: bytes) -> None:
+    """Create a file and wait until its bytes are on the disk; leave nothing behind if that fails.
+
+    Raises `FileExistsError`, also for a link, which is not followed.
+    """
+    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
     try:
         with open(handle, "wb", buffering=0) as file:
             view = memoryview(data)
@@ -246,22 +294,5 @@ def _write_through(place: str, data: bytes, flag: int) -> None:
                 view = view[file.write(view) :]
             os.fsync(file.fileno())
     except BaseException:
-        os.unlink(place)
+        os.unlink(name, dir_fd=folder)
         raise
-
-
-def _make_folders(folder: str) -> None:
-    """Create a folder and its parents, each durable in its own parent."""
-    if not os.path.isdir(folder):
-        parent = os.path.dirname(folder)
-        _make_folders(parent)
-        os.makedirs(folder, exist_ok=True)
-        _sync_folder(parent)
-
-
-def _sync_folder(folder: str) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
