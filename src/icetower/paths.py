@@ -17,6 +17,11 @@ def is_under(path: str, root: str) -> bool:
     return plain_path(path).startswith(plain_path(root).rstrip("/") + "/")
 
 
+def lies_in(path: str, folder: str) -> bool:
+    """Whether `path` is of a file in `folder` itself, and in none of its folders, however the two are spelled."""
+    return is_under(path, folder) and plain_path(path).rpartition("/")[0] == plain_path(folder).rstrip("/")
+
+
 def plain_path(path: str) -> str:
     """A path without what is spelled in several ways: the beginning of local files' URIs, and kinds of URIs."""
     if path.startswith("/"):

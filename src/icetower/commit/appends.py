@@ -93,7 +93,7 @@ def fold(
     """
     version: int = metadata["format-version"]
     number = sequence_number if version > 1 else 0
-    folder = table_metadata.metadata_path(metadata, 0, "").rpartition("/")[0]
+    folder = table_metadata.metadata_folder(metadata)
     files: dict[str, bytes] = {new.file.path: new.data for new in encoded}
     live: dict[str, Sequence[str]] = {}
     added = [touched for append in appends for touched in append.files]

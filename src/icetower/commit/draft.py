@@ -415,7 +415,7 @@ def merged_parent(
 
 def beside(metadata: Metadata, name: str) -> str:
     """A path beside the table's metadata files."""
-    return table_metadata.metadata_path(metadata, 0, "").rpartition("/")[0] + "/" + name
+    return table_metadata.metadata_folder(metadata) + "/" + name
 
 
 def data_path(metadata: Metadata, name: str) -> str:

@@ -33,7 +33,7 @@ from icetower.iceberg.manifests import Manifest, ManifestFile, read_manifest, re
 from icetower.iceberg.metadata import Metadata
 from icetower.iceberg.puffin import BlobAt
 from icetower.iceberg.records import memory_of_manifest
-from icetower.paths import is_under
+from icetower.paths import lies_in
 from icetower.protocol.names import Identifier
 from icetower.rebase.grants import asks_for_snapshot_isolation
 from icetower.recent import Budget, Reservation
@@ -100,8 +100,22 @@ def is_own_metadata_file(path: str, metadata: Metadata) -> bool:
     A table's log is only as honest as the writer of the file that it was registered with: what it names may be another
     table's, or no metadata file at all, and is then nothing to delete.
     """
-    folder = metadata["properties"].get("write.metadata.path") or f"{metadata['location']}/metadata"
-    return is_under(path, folder) and path.endswith((".metadata.json", ".metadata.json.gz"))
+    folder = table_metadata.metadata_folder(metadata)
+    return lies_in(path, folder) and path.endswith((".metadata.json", ".metadata.json.gz"))
+
+
+def folder_of_next(head: HeadState, metadata: Metadata) -> str:
+    """Where the metadata file that follows a head goes.
+
+    The catalog's pointer says where the head lies, and only who may commit moves it. What stands in the head may have
+    been written over by who may write to the table's place, and then names another table's. So a head that does not lie
+    where it says that metadata goes is followed beside itself, until a commit says where else.
+
+    Args:
+        metadata: that follows.
+    """
+    before, after = table_metadata.metadata_folder(head.metadata), table_metadata.metadata_folder(metadata)
+    return after if after != before or lies_in(head.location, before) else head.location.rpartition("/")[0]
 
 
 def _last_number(head: HeadState) -> int:
@@ -324,7 +338,8 @@ class Planner:
         )
         keep_log = logged["properties"].get("write.metadata.delete-after-commit.enabled", "false").lower() != "true"
         number = table_metadata.version_of(head.location) + 1
-        location = table_metadata.metadata_path(logged, number, self._ambient.uuid4())
+        folder = folder_of_next(head, logged)
+        location = table_metadata.metadata_path(logged, number, self._ambient.uuid4(), folder)
         new = head.after(location, logged, snapshots=planned.snapshots, indexed=planned.keys)
         # For the groups planned after this one, perhaps before its files are written. Their names are new: if they
         # never land, no plan asks for them.
@@ -334,6 +349,7 @@ class Planner:
         for path, rows in planned.own.items():
             self._manifests.remember_own(path, rows)
         self._note_live(head.metadata.get("table-uuid"), members, planned)
+        keep_log = keep_log or not lies_in(head.location, folder) or folder != table_metadata.metadata_folder(logged)
         gone = () if keep_log else tuple(path for path in expired if is_own_metadata_file(path, logged))
         step = Step(identifier, waiting, version, version.followed_by(new), planned, gone)
         step.took.plan_s, step.took.plan_ms = began_s, (self._ambient.monotonic_s() - began_s) * 1000

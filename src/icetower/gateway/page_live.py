@@ -73,24 +73,35 @@ class _Stream:
         request = Request(scope, receive, send)
         try:
             visitor = await self.pages.sessions.visitor(request)
-            seen, html = await self.fragment(Visit(request, visitor))  # what may not be seen is refused here
             self.streams.enter(visitor.principal.name)
         except IcetowerError as error:
-            without_frames(error)
-            await Response(status_code=error.status, headers=dict(SECURITY))(scope, receive, send)
+            await self._refuse(error, scope, receive, send)
             return
-        headers = {**SECURITY, "Cache-Control": "no-store", "Content-Type": CONTENT_TYPE}
-        raw = [(key.lower().encode(), value.encode()) for key, value in headers.items()]
-        await send({"type": "http.response.start", "status": 200, "headers": raw})
         try:
-            await self._go_on(request, send, seen, html)
+            try:
+                seen, html = await self.fragment(Visit(request, visitor))  # what may not be seen is refused here
+                first = message(await html())
+            except IcetowerError as error:
+                await self._refuse(error, scope, receive, send)
+                return
+            headers = {**SECURITY, "Cache-Control": "no-store", "Content-Type": CONTENT_TYPE}
+            if request.method == "HEAD":
+                await Response(headers=headers)(scope, receive, send)
+                return
+            raw = [(key.lower().encode(), value.encode()) for key, value in headers.items()]
+            await send({"type": "http.response.start", "status": 200, "headers": raw})
+            await self._go_on(request, send, seen, first)
         finally:
             self.streams.leave(visitor.principal.name)
 
-    async def _go_on(self, request: Request, send: Send, seen: Hashable, html: Callable[[], Awaitable[str]]) -> None:
+    async def _refuse(self, error: IcetowerError, scope: Scope, receive: Receive, send: Send) -> None:
+        without_frames(error)
+        await Response(status_code=error.status, headers=dict(SECURITY))(scope, receive, send)
+
+    async def _go_on(self, request: Request, send: Send, seen: Hashable, first: bytes) -> None:
         ambient, state = self.pages.front.ambient, connection_state_of(request.scope)
         ends_s, said_s = ambient.monotonic_s() + STREAM_MAX_S, ambient.monotonic_s()
-        if not await sent(send, message(await html())):
+        if not await sent(send, first):
             state.abort()
             return
         while not self.streams.stopping and not state.lost and ambient.monotonic_s() < ends_s:

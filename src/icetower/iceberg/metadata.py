@@ -321,15 +321,21 @@ def data_location(location: str, properties: Mapping[str, str]) -> str:
     return chosen.rstrip("/") if chosen else f"{location.rstrip('/')}/data"
 
 
-def metadata_path(metadata: Metadata, version: int, uuid: str) -> str:
-    """Where the metadata file of a version goes: property `write.metadata.path`, or `metadata` in the table's location.
+def metadata_folder(metadata: Metadata) -> str:
+    """Where metadata goes: property `write.metadata.path`, or `metadata` in the table's location."""
+    folder: str = metadata["properties"].get("write.metadata.path") or f"{metadata['location']}/metadata"
+    return folder.rstrip("/")
+
+
+def metadata_path(metadata: Metadata, version: int, uuid: str, folder: str | None = None) -> str:
+    """Where the metadata file of a version goes. `folder`: instead of the one where metadata goes.
 
     Raises:
         BadRequest: property `write.metadata.compression-codec` is neither `none` nor `gzip`.
     """
-    folder = metadata["properties"].get("write.metadata.path") or f"{metadata['location']}/metadata"
+    folder = metadata_folder(metadata) if folder is None else folder
     ending = ".gz.metadata.json" if _is_compressed(metadata) else ".metadata.json"
-    return f"{folder.rstrip('/')}/{version:05d}-{uuid}{ending}"
+    return f"{folder}/{version:05d}-{uuid}{ending}"
 
 
 def version_of(location: str) -> int:

@@ -26,7 +26,7 @@ from icetower.errors import BadRequest, CommitConflict, CommitStateUnknown, Upst
 from icetower.iceberg.metadata import current_snapshot_id
 from icetower.pipelines.dedup_files import Files
 from icetower.pipelines.dedup_rules import THROUGH_SEQUENCE, Part, Verdict, decide, line_of, next_part
-from icetower.pipelines.dedup_tracing import LANDED_IN, LANDED_ROWS, Tracing
+from icetower.pipelines.dedup_tracing import LANDED_IN, LANDED_ROWS, SHARED, Tracing
 from icetower.pipelines.own_tables import fields_of, renamed
 from icetower.pipelines.tables import iceberg_table, identifier, metadata_of, private_session, translating_errors
 from icetower.pipelines.wal_logs import ROWS, SNAPSHOT, Logs
@@ -239,7 +239,9 @@ class _Run:
     # -- which keys landed twice
 
     def _verdicts(self, new: DataFrame, table: Metadata, tracing: Tracing, since_ms: int) -> list[Verdict]:
-        several = new.groupBy(KEY_COLUMN).agg(f.count(f.lit(1)).alias("n")).where("n > 1").select(KEY_COLUMN)
+        in_one_file = f.max(f.when(f.col(SHARED), f.col(LANDED_ROWS)).otherwise(1))
+        several = new.groupBy(KEY_COLUMN).agg(f.count(f.lit(1)).alias("n"), in_one_file.alias("m"))
+        several = several.where("n > 1 OR m > 1").select(KEY_COLUMN)
         before = self._logged(table, since_ms).withColumnRenamed(SNAPSHOT, "__before")
         again = new.join(before, KEY_COLUMN).where(f"__before <> {LANDED_IN}").select(KEY_COLUMN)
         keys = sorted({row[0] for row in several.unionByName(again).distinct().collect()})

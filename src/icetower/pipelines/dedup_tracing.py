@@ -22,12 +22,13 @@ from icetower.pipelines.tables import read_bytes
 from icetower.pipelines.wal_plan import Metadata
 from icetower.pipelines.wal_reading import FILE
 from icetower.pipelines.wal_rows import KEY_COLUMN
-from icetower.table.groups import read_group
+from icetower.table.groups import Group, read_group
 
-LANDED_IN, LANDED_ROWS = "__snapshot", "__rows"
+LANDED_IN, LANDED_ROWS, SHARED = "__snapshot", "__rows", "__shared"
+"""`SHARED`: the file has rows of several appends, so that several rows under a key may be of different ones."""
 _FILES = (
     f"{FILE} STRING, __origin BIGINT, __member INT, __snapshot BIGINT, __at BIGINT, __agent STRING, "
-    "__logs_itself BOOLEAN, __first_row BIGINT"
+    f"__logs_itself BOOLEAN, __first_row BIGINT, {SHARED} BOOLEAN"
 )
 _LINEAGE = ("_row_id", "_last_updated_sequence_number")
 
@@ -40,6 +41,54 @@ class _Row:
     position: int
     row_id: int | None
     updated: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The appends that one snapshot stands for, by their numbers from 1 on. Pure.
+
+    An append by the fast path brought whole files. Rows at the door share files with others' rows, and the rows of one
+    request may be in several: whose a row is tells its position.
+
+    Attributes:
+        whole: data file → the number of its append.
+        spans: data file → of each run of rows the position of the first, how many, and the number of their append.
+        agents: data file → whose it is; None where its rows are of several.
+        numbers: of all appends.
+    """
+
+    whole: Mapping[str, int]
+    spans: Mapping[str, Sequence[tuple[int, int, int]]]
+    agents: Mapping[str, str | None]
+    numbers: frozenset[int]
+
+    @classmethod
+    def of(cls, group: Group) -> Members:
+        whole: dict[str, int] = {}
+        spans: dict[str, list[tuple[int, int, int]]] = {}
+        agents: dict[str, str | None] = {}
+        for number, append in enumerate(group.appends, 1):
+            whole |= dict.fromkeys(append.files, number)
+            for path, runs in append.rows.items():
+                spans.setdefault(path, []).extend((start, count, number) for start, count in runs)
+            for path in append.paths:
+                agents[path] = append.principal if agents.get(path, append.principal) == append.principal else None
+        return cls(whole, spans, agents, frozenset(range(1, len(group.appends) + 1)))
+
+    def first(self, path: str) -> int | None:
+        """The first of the appends that have rows in a file; None: it is none of theirs."""
+        return self.whole.get(path) or min((number for _, _, number in self.spans.get(path, ())), default=None)
+
+    def shared(self, path: str) -> bool:
+        """Whether several appends have rows in a file."""
+        return len({number for _, _, number in self.spans.get(path, ())}) > 1
+
+    def at(self, path: str, position: int) -> frozenset[int]:
+        """The append that brought a row; all that it may be of, where the file was written since, by one of them."""
+        if path in self.whole:
+            return frozenset({self.whole[path]})
+        runs = self.spans.get(path, ())
+        return frozenset(n for start, count, n in runs if start <= position < start + count) or self.numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +116,7 @@ class Tracing:
         self.lineage = table["format-version"] >= 3
         self._keys: tuple[str, ...] = ()
         self._views: dict[tuple[int, frozenset[str] | None], _View] = {}
-        self._members: dict[int, Mapping[str, tuple[int, str | None]]] = {}
+        self._members: dict[int, Members | None] = {}
         self._added: dict[int, frozenset[str]] = {}
 
     def sequence_of(self, snapshot: int) -> int:
@@ -87,10 +136,12 @@ class Tracing:
             files += added
             members = self._members_of(each)
             for file in added:
-                member, agent = members.get(file.path, (0, each.agent))
+                member, agent, shared = 0, each.agent, False
+                if members is not None and (first := members.first(file.path)) is not None:
+                    member, agent, shared = first, members.agents[file.path], members.shared(file.path)
                 given = each.first_row if self.lineage else None
                 places.append(
-                    (file.path, each.sequence, member, each.snapshot, each.at_ms, agent, each.mediated, given)
+                    (file.path, each.sequence, member, each.snapshot, each.at_ms, agent, each.mediated, given, shared)
                 )
         if part.lost_after is not None:
             seen = {place[0] for place in places}
@@ -98,7 +149,7 @@ class Tracing:
                 if file.path not in seen:
                     files.append(file)
                     # Which commit brought its rows is not known, so their keys are not logged.
-                    places.append((file.path, file.sequence, 0, -1, 0, None, True, None))
+                    places.append((file.path, file.sequence, 0, -1, 0, None, True, None, False))
         spark = self.files.spark
         where = f.broadcast(spark.createDataFrame(places, _FILES))
         columns = [KEY_COLUMN, *(_LINEAGE[:1] if self.lineage else ())]
@@ -106,21 +157,16 @@ class Tracing:
         if self.lineage:
             rows = rows.where("__first_row IS NULL OR _row_id IS NULL OR _row_id >= __first_row")
         key = f.when(f.trim(KEY_COLUMN) != "", f.col(KEY_COLUMN)).alias(KEY_COLUMN)
-        names = ("__origin", "__member", LANDED_IN, "__at", "__agent", "__logs_itself")
+        names = ("__origin", "__member", LANDED_IN, "__at", "__agent", "__logs_itself", SHARED)
         return rows.groupBy(key, *names).agg(f.count(f.lit(1)).alias(LANDED_ROWS))
 
-    def _members_of(self, landing: Landing) -> Mapping[str, tuple[int, str | None]]:
-        """For a snapshot that stands for several appends: data file → the number of its append, and its agent."""
+    def _members_of(self, landing: Landing) -> Members | None:
+        """The appends that a snapshot stands for; None: it stands for itself."""
         if landing.group_file is None:
-            return {}
+            return None
         if landing.snapshot not in self._members:
             group = read_group(read_bytes(self.files.table, landing.group_file))
-            found: dict[str, tuple[int, str | None]] = {}
-            for number, append in enumerate(group.appends, 1):
-                for path in append.paths:  # a file with rows of several agents is nobody's alone
-                    first, agent = found.get(path, (number, append.principal))
-                    found[path] = (first, agent if agent == append.principal else None)
-            self._members[landing.snapshot] = found
+            self._members[landing.snapshot] = Members.of(group) if group.appends else None
         return self._members[landing.snapshot]
 
     # -- where live rows landed
@@ -164,12 +210,10 @@ class Tracing:
     def _origins(self, key: str, row: _Row, wrote: Landing) -> tuple[frozenset[Origin], int]:
         if wrote.operation == "append":
             members = self._members_of(wrote)
-            if not members:
+            if members is None:
                 return frozenset({(wrote.sequence, 0)}), wrote.sequence
-            if row.file in members:
-                return frozenset({(wrote.sequence, members[row.file][0])}), wrote.sequence
-            # Rewritten since: by one of them.
-            return frozenset((wrote.sequence, number) for number, _ in members.values()), wrote.sequence
+            numbers = members.at(row.file, row.position)
+            return frozenset((wrote.sequence, number) for number in numbers), wrote.sequence
         carried = self._carried(key, wrote)
         if carried is None:
             return UNKNOWN, wrote.sequence

@@ -17,7 +17,7 @@ from icetower.iceberg.change import change_of, diff_lists, summary_totals
 from icetower.iceberg.entries import inherit
 from icetower.iceberg.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list
 from icetower.iceberg.manifests import read_manifest
-from icetower.iceberg.metadata import data_location, metadata_path
+from icetower.iceberg.metadata import data_location, metadata_folder
 from icetower.iceberg.records import ADDED, DELETED, EXISTING, POSITION_DELETES, DataFile, Entry, Manifest, ManifestFile
 from icetower.iceberg.schemas import schema_of
 from icetower.iceberg.vectors import Vector, as_blob
@@ -190,7 +190,7 @@ class Drafting:
         return manifest_row(path, data, entries, snapshot_id=self.snapshot_id, sequence_number=number, **shape)
 
     def _beside(self, name: str) -> str:
-        return metadata_path(self.head.metadata, 0, "").rpartition("/")[0] + "/" + name
+        return metadata_folder(self.head.metadata) + "/" + name
 
     def _prove(
         self, snapshot: JSON, rows: Sequence[ManifestFile], files: Mapping[str, bytes], parent: Mapping[str, Any]
