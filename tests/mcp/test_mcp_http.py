@@ -79,11 +79,12 @@ def test_a_name_that_resolves_here_is_no_credential(tmp_path: Path) -> None:
         (b"{", 400),
         (b"[]", 400),
         (b"[" * 100_000, 400),
+        (b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list", "k": 1}', 400),
         (b'{"jsonrpc": "2.0", "id": 1, "method": "nonsense"}', None),
         (b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": 3}}', None),
         (b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call"}', None),
     ],
-    ids=["long", "empty", "torn", "no object", "deep", "method", "name", "no name"],
+    ids=["long", "empty", "torn", "no object", "deep", "members", "method", "name", "no name"],
 )
 def test_hostile_bodies_are_answered(shop: Shop, body: bytes, status: int | None) -> None:
     answer = post(shop.tower, shop.agent("eu"), body)

@@ -411,6 +411,11 @@ def test_leases_are_live(admin: Browser, world: PageWorld) -> None:
         assert "rewriter" in next(parts)
 
 
+def test_the_head_of_a_live_part_ends_and_takes_no_place(admin: Browser) -> None:
+    for _ in range(25):
+        assert admin.http.head("/ui/live/now").status_code == 200
+
+
 def test_operators_see_orphans_by_who_left_them_and_how_far_tables_are_behind(admin: Browser) -> None:
     page = admin.get("/ui/operations").text
     lag, orphans = (page.partition(title)[2].partition("</section>")[0] for title in ("behind their logs", "Orphaned"))
