@@ -70,6 +70,7 @@ def test_lines_are_bounded_and_passwords_left_out() -> None:
     assert len(line) < 1_000
     assert 'partitions="p=0,p=1,p=2,p=3,p=4,and 95 more"' in line
     assert "hunter2" not in record(Form.LOGFMT, message="no answer from postgresql://me:hunter2@db/x")
+    assert "4711aaaa" not in record(Form.LOGFMT, message="no table ict_4711aaaabbbbccccddddeeeeffff in x")
 
 
 def test_a_traceback_is_one_line_too() -> None:

@@ -219,9 +219,11 @@ class Alerts:
             alerts, silences = _read(connection)
             known = about.removeprefix(RULE) in names if about.startswith(RULE) else about in alerts
             if not known:
-                raise NotFound(
-                    f"there is no alert or rule {about}; GET /icetower/v1/alerts lists them", rule="alert.exists"
-                )
+                way = "`icetower alerts list` shows them"
+                if about in names:
+                    way = f"a rule is silenced by `icetower alerts silence --rule {about}`"
+                what = f"rule {about.removeprefix(RULE)}" if about.startswith(RULE) else f"alert {about}"
+                raise NotFound(f"there is no {what}; {way}", rule="alert.exists")
             if len(silences) >= SILENCES_MAX and about not in silences:
                 raise BadRequest(f"{SILENCES_MAX} alerts are silenced, which is the most", rule="alert.silences")
             connection.execute(delete(silences_table).where(silences_table.c.about == about))

@@ -92,7 +92,8 @@ DEFAULTS: tuple[Rule, ...] = (
     Rule("retry-rate", Metric.RETRY_RATE, above=0.10, clears_at=0.05, at_least=10,
          advice="`icetower commits` shows by which rule. Where that is rebase.…, a declaration is missing: `icetower "
          "advise --tower` names it. Where it is conflict.…, writers meet in these partitions: divide them by contract, "
-         "or bring the rows through a log (docs/patterns.md)."),
+         "or bring the rows through a log (docs/patterns.md). Where most were replayed, the agent sends what "
+         "has landed: it was started again, or does not keep what it was answered."),
     Rule("first-try", Metric.FIRST_TRY, below=0.95, clears_at=0.97, window_s=900, at_least=20,
          advice="Look at what the agent is refused for (`icetower commits --refused`), and mend the agent or its "
          "contract."),

@@ -225,7 +225,8 @@ def _write(path: Path, files: Mapping[str, str], at_s: int) -> None:
     """Write the archive under another name first: Ctrl-C leaves no half of one. Only its owner can read it."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     with writing(path):
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        unfinished.unlink(missing_ok=True)  # of one that was killed, or a link that somebody has put there
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
                 for name, text in sorted(files.items()):

@@ -31,6 +31,8 @@ _FIELDS = "event_fields"
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@+,*~-]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _PASSWORD_IN_URL = re.compile(r"://[^/\s@]*@")
+_SECRET = re.compile(r"\b(?:ict|icat)_[A-Za-z0-9_-]{20,}")
+"""What a tower gives out, also where a client has put it into a path."""
 
 
 class Event(StrEnum):
@@ -162,7 +164,7 @@ def _shown(name: str, value: object) -> object:
         items: list[object] = list(value)  # pyright: ignore[reportUnknownArgumentType]
         rest = [f"and {len(items) - ITEMS_MAX} more"] if len(items) > ITEMS_MAX else []
         return [_shown(name, item) for item in (*items[:ITEMS_MAX], *rest)]
-    text = _PASSWORD_IN_URL.sub("://", str(value))
+    text = _SECRET.sub("…", _PASSWORD_IN_URL.sub("://", str(value)))
     most = VALUE_CHARACTERS_MAX * (20 if name == "traceback" else 1)
     return text if len(text) <= most else text[: most - 1] + "…"
 
