@@ -175,4 +175,4 @@ def test_for_people_each_line_is_followed_by_what_mends_it(run: Run, tmp_path: P
     lines = out.splitlines()
     assert any(line.startswith("warn  port: ") for line in lines)
     assert "      icetower serve" in lines
-    assert lines[-1].startswith("nothing is wrong: ")
+    assert lines[-1].startswith("nothing fails, and something wants a look: ")

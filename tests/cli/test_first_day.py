@@ -223,6 +223,16 @@ class TestToken:
         monkeypatch.setenv("ICETOWER_CONFIG", config)
         assert run("principals", "list", "--json")[0] == 0
 
+    def test_one_of_a_folder_above_is_not_taken_and_is_named(
+        self, run: Run, config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        below = Path(config).parent / "jobs" / "nightly"
+        below.mkdir(parents=True)
+        monkeypatch.chdir(below)
+        assert f"set ICETOWER_CONFIG={config}" in run("principals", "list")[2]
+        monkeypatch.setenv("ICETOWER_CONFIG", config)
+        assert run("principals", "list")[::2] == (0, "")
+
     def test_without_a_token_both_places_are_named(
         self, run: Run, config: str, tower: TowerProcess, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -47,7 +47,8 @@ def doctor(
                 say(escaped(f"      {each.mend}"))
         counts = Counter(each.state for each in found)
         said = ", ".join(f"{counts[state]} {state}" for state in State if counts[state])
-        say(f"{'something is wrong' if wrong else 'nothing is wrong'}: {said}")
+        well = "nothing fails, and something wants a look" if counts[State.WARN] else "nothing is wrong"
+        say(f"{'something is wrong' if wrong else well}: {said}")
     if wrong:
         raise typer.Exit(FAILED)
 

@@ -47,6 +47,13 @@ def config_file() -> Path | None:
     return here if here.exists() else None
 
 
+def config_file_above() -> Path | None:
+    """A configuration in a folder above, where this one has none: it is not taken, and whoever types may think so."""
+    if config_file() is not None:
+        return None
+    return next((folder / CONFIG_FILE for folder in Path.cwd().parents if (folder / CONFIG_FILE).is_file()), None)
+
+
 def own_tower() -> OwnTower:
     """This machine's tower. Raises `ConfigurationError` if the configuration cannot be read."""
     path = config_file()

@@ -82,6 +82,10 @@ def publish(
             waits = f"has not reported (reports of {' and '.join(done.checked_by)} count)"
             found = {None: waits, True: "has passed", False: "has failed"}[verdict.passed]
             say(escaped(f"  check {verdict.check} {found}"))
+        missing = [verdict.check for verdict in done.checks if verdict.passed is None]
+        if done.waits_on is not None and missing:
+            said = f"icetower report-check {table} {done.waits_on[1]} {missing[0]} --passed (or --failed)"
+            say(escaped(f"when it was checked: {said}; then publish again"))
     if done.unchecked:
         names = ", ".join(done.unchecked)
         warn(escaped(f"published without the checks that the contracts of {branch}'s authors name: {names}"))

@@ -13,7 +13,14 @@ from rich.text import Text
 
 from icetower.agent import Tower
 from icetower.cli.completion import complete_agent
-from icetower.cli.own_tower import CONFIG_FILE, DEFAULT_URI, own_tower, token_for
+from icetower.cli.own_tower import (
+    CONFIG_FILE,
+    CONFIG_VARIABLE,
+    DEFAULT_URI,
+    config_file_above,
+    own_tower,
+    token_for,
+)
 from icetower.cli.printing import show
 from icetower.cli.terminal import say, warn
 from icetower.cli.times import duration_s, time_text
@@ -33,7 +40,12 @@ def own_uri(context: typer.Context, parameter: typer.CallbackParam, value: str) 
     source = context.get_parameter_source(parameter.name or "")
     if context.resilient_parsing or source is None or source.name != "DEFAULT":
         return value
-    return own_tower().uri
+    found = own_tower().uri
+    above = config_file_above()
+    if above is not None:
+        variable = f"{CONFIG_VARIABLE}={escaped(str(above))}"
+        warn(f"this folder has no {CONFIG_FILE}: asking {found}; for the tower of the folder above, set {variable}")
+    return found
 
 
 Uri = Annotated[
