@@ -336,7 +336,6 @@ class Planner:
         logged, expired = table_metadata.with_log(
             planned.metadata, previous=head.metadata, previous_location=head.location
         )
-        keep_log = logged["properties"].get("write.metadata.delete-after-commit.enabled", "false").lower() != "true"
         number = table_metadata.version_of(head.location) + 1
         folder = folder_of_next(head, logged)
         location = table_metadata.metadata_path(logged, number, self._ambient.uuid4(), folder)
@@ -349,6 +348,8 @@ class Planner:
         for path, rows in planned.own.items():
             self._manifests.remember_own(path, rows)
         self._note_live(head.metadata.get("table-uuid"), members, planned)
+        keep_log = logged["properties"].get("write.metadata.delete-after-commit.enabled", "false").lower() != "true"
+        # Nor is anything deleted where the head does not lie where it says.
         keep_log = keep_log or not lies_in(head.location, folder) or folder != table_metadata.metadata_folder(logged)
         gone = () if keep_log else tuple(path for path in expired if is_own_metadata_file(path, logged))
         step = Step(identifier, waiting, version, version.followed_by(new), planned, gone)

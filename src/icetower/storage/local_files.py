@@ -140,9 +140,8 @@ def _parent_below(folder: str, place: str, *, follow: bool = True) -> Generator[
     if ".." in parts or ".." in place.split("/"):
         raise ValueError(f"{place} does not lie below {folder}")
     with ExitStack() as opened:
-        handle = os.open(folder.rstrip("/") or "/", _FOLDER_FLAGS | (0 if follow else os.O_NOFOLLOW))
+        handle = _opened_folder(folder.rstrip("/"), follow=follow)
         opened.callback(os.close, handle)
-        _check_way(handle, folder.rstrip("/") or "/", None)
         for part in parts[:-1]:
             handle = os.open(part, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=handle)
             opened.callback(os.close, handle)
@@ -191,10 +190,15 @@ def _opened(place: str, *, parent: int | None = None, shown: str | None = None) 
     return handle, found.st_size
 
 
-def _opened_folder(path: str, *, make: bool = False) -> int:
-    """A handle to a folder. Raises as `_check_links`. `make`: create it and its parents, each durable in its own."""
+def _opened_folder(path: str, *, make: bool = False, follow: bool = True) -> int:
+    """A handle to a folder. Raises as `_check_links`.
+
+    Args:
+        make: create it and its parents, each durable in its own.
+        follow: it may be a link itself.
+    """
     try:
-        handle = os.open(path or "/", _FOLDER_FLAGS)
+        handle = os.open(path or "/", _FOLDER_FLAGS | (0 if follow else os.O_NOFOLLOW))
     except FileNotFoundError:
         if not make:
             raise
