@@ -10,6 +10,7 @@ import asyncio
 import os
 import random
 import secrets
+import threading
 import time
 import uuid
 from typing import Protocol
@@ -17,6 +18,7 @@ from typing import Protocol
 from icetower.errors import UsageError
 
 ENVIRONMENT = "env:"
+_RANDOM_BYTES = 4096
 
 
 class Ambient(Protocol):
@@ -61,8 +63,30 @@ def uuid7_of(now_ms: int, random_bits: int) -> str:
     return str(uuid.UUID(int=value))
 
 
+class _RandomBytes:
+    """The system's randomness, for identifiers, asked for many at a time.
+
+    Each question gives the interpreter's lock away, and a commit makes several identifiers. A child process begins
+    anew.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process_id, self._bytes, self._used = 0, b"", 0
+
+    def take(self, count: int) -> bytes:
+        with self._lock:
+            if self._used + count > len(self._bytes) or self._process_id != os.getpid():
+                self._process_id, self._bytes, self._used = os.getpid(), secrets.token_bytes(_RANDOM_BYTES), 0
+            self._used += count
+            return self._bytes[self._used - count : self._used]
+
+
 class SystemAmbient:
     """The machine's own clock and randomness."""
+
+    def __init__(self) -> None:
+        self._random = _RandomBytes()
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000  # noqa: TID251
@@ -71,13 +95,13 @@ class SystemAmbient:
         return time.monotonic()  # noqa: TID251
 
     def uuid4(self) -> str:
-        return str(uuid.uuid4())  # noqa: TID251
+        return str(uuid.UUID(bytes=self._random.take(16), version=4))
 
     def uuid7(self) -> str:
-        return uuid7_of(self.now_ms(), secrets.randbits(74))
+        return uuid7_of(self.now_ms(), int.from_bytes(self._random.take(10), "big") >> 6)
 
     def snapshot_id(self) -> int:
-        return secrets.randbits(62) + 1
+        return (int.from_bytes(self._random.take(8), "big") >> 2) + 1
 
     def secret(self) -> str:
         return secrets.token_urlsafe(32)

@@ -10,7 +10,10 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
+
+from icetower.deadlines import Deadlines
 
 T = TypeVar("T")
 
@@ -35,6 +38,7 @@ class Threads:
         self._lock = threading.Lock()
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
+        self._deadlines = Deadlines()
         self._started: set[threading.Thread] = set()
         self._closed = False
 
@@ -60,11 +64,11 @@ class Threads:
             self._start()
         if timeout_s is None:
             return await answer
-        timer = loop.call_later(timeout_s, self._expire, call)
+        deadline = self._deadlines.after(timeout_s, partial(self._expire, call))
         try:
             return await answer
         finally:
-            timer.cancel()
+            deadline.cancel()
 
     def close(self, *, wait: bool) -> None:
         """Take no more calls. With `wait`, finish all that were made; without it, drop what has not begun."""

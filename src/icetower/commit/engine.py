@@ -40,6 +40,7 @@ from icetower.commit.queue import Committed, Member, Waiting, bases_of, regroupe
 from icetower.commit.steps import Planner, Step, Version, require_one_answer
 from icetower.commit.swaps import Swaps, Timed
 from icetower.commit.table_state import GroupOutcome, InFlightGroup, TableState
+from icetower.deadlines import Deadlines
 from icetower.errors import (
     CommitConflict,
     CommitStateUnknown,
@@ -76,6 +77,7 @@ class Engine:
         timed: Timed | None = None,
     ) -> None:
         self.limits = limits or Limits()
+        self._deadlines = Deadlines()
         self.atomic_multi_table = upstream.atomic_multi_table
         self._heads = heads
         self._ambient = ambient
@@ -115,7 +117,7 @@ class Engine:
         table = self._table(member.identifier)
         waiting = self._waiting(table, member, request)
         self._enqueue(table, waiting)
-        deadline = asyncio.get_running_loop().call_later(self.limits.deadline_s, self._leave, table, waiting)
+        deadline = self._deadlines.after(self.limits.deadline_s, partial(self._leave, table, waiting))
         try:
             return await asyncio.shield(waiting.answer)
         except asyncio.CancelledError:

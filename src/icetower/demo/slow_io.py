@@ -18,7 +18,8 @@ from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStrea
 
 from icetower.demo.latency import PROFILES, Latency
 
-_READ_BYTES = 1024 * 1024
+_READ_BYTES = 64 * 1024
+"""The files of a commit are shorter. What takes 128 KiB or more is mapped and unmapped each time."""
 
 IMPLEMENTATION = "icetower.demo.slow_io.SlowFileIO"
 

@@ -349,10 +349,15 @@ class Connection(HttpToolsProtocol):
             self._rest()
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
+        # What uvicorn does here, but for its timer until the connection has been idle for too long: `look` sees to
+        # that, and a timer for each request costs more than the rest of this.
+        self.server_state.total_requests += 1
         self._served = True
         if self.transport.is_closing():
             return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
         if not self.cycle.response_complete:  # the next one came with it
             self._begin(Doing.BODY if self.cycle.more_body else Doing.WORK)
         elif not self.cycle.more_body:

@@ -162,12 +162,9 @@ def check_way_to(place: str) -> None:
 
 def check_regular(place: str) -> None:
     """Raises `ValidationFailed` for what is there and is no regular file, or is reached through others' links."""
-    try:
-        found = os.lstat(place)
-        _check_kind(place, found.st_mode)
-        _check_links(place, found)
-    except (FileNotFoundError, NotADirectoryError):
-        return
+    with suppress(FileNotFoundError, NotADirectoryError):
+        handle, _ = _opened(place)
+        os.close(handle)
 
 
 def _opened(place: str, *, parent: int | None = None, shown: str | None = None) -> tuple[int, int]:
