@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -37,7 +38,8 @@ class Threads:
         self._lost = 0
         self._lock = threading.Lock()
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        self._idle = threading.Semaphore(0)
+        # One entry for each thread that is idle, or about to be: a semaphore is several locks, in Python.
+        self._idle: deque[None] = deque()
         self._deadlines = Deadlines()
         self._started: set[threading.Thread] = set()
         self._closed = False
@@ -60,7 +62,9 @@ class Threads:
         answer: asyncio.Future[T] = loop.create_future()
         call = _Call(loop, answer, work)
         self._calls.put(call)
-        if not self._idle.acquire(blocking=False):
+        try:
+            self._idle.pop()
+        except IndexError:
             self._start()
         if timeout_s is None:
             return await answer
@@ -119,7 +123,7 @@ class Threads:
                     self._start()
                 return
             del call  # nothing of it is kept while the thread waits for the next
-            self._idle.release()
+            self._idle.append(None)
         self._started.discard(threading.current_thread())
 
 
