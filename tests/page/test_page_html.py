@@ -107,7 +107,7 @@ def rendered(text: str) -> dict[str, str]:
         ),
         "table": renderer.render(
             "table.html", **shared, table=text, facts=None, lanes=lanes_of([(1, one)], 9_000),
-            heat=heat_of([one]).owned(lambda _: text), attempts=[(1, one)], tally=Tally(), shown=1,
+            heat=heat_of([one]).owned(lambda _: (text,)), attempts=[(1, one)], tally=Tally(), shown=1,
             branches=branches_with(text),
         ),
         "leases": renderer.render(

@@ -20,6 +20,7 @@ from pyiceberg.exceptions import CommitFailedException, ForbiddenError
 from pyspark.sql.functions import lit
 from requests import ConnectionError as LostAnswer
 
+from icetower.errors import IcetowerError
 from icetower.pipelines.session import spark_session
 from tests.wire.counting_client import KEY, Wire, wrapped
 from tests.wire.receivers import hook
@@ -217,5 +218,7 @@ def test_two_towers_send_one_notification_of_an_alert(towers: Callable[..., Towe
         second.admin.silence(id_=shown["id"], for_s=60, reason="known")
         assert {each["id"]: each["state"] for each in first.admin.alerts()["alerts"]}[shown["id"]] == "silenced"
         first.admin.end_silence(id_=shown["id"])
+        with pytest.raises(IcetowerError, match="is not silenced"):
+            second.admin.end_silence(id_=shown["id"])
         assert [tower.stop() for tower in (first, second)] == [0, 0]
         assert receiver.posts.empty()

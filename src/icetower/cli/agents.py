@@ -161,7 +161,17 @@ def _one(tower: Tower, name: str, since_ms: int) -> dict[str, Any]:
         "refused": folded(tower.commits(limit=READ_MAX, since_ms=since_ms, refused=True, principal=name)),
         "escalations": [each for each in tower.escalations(state="open", limit=READ_MAX) if each["principal"] == name],
         "requests": [each for each in tower.requests(state="open", limit=READ_MAX) if each["principal"] == name],
+        "alerts": _alerts(tower, name),
     }
+
+
+def _alerts(tower: Tower, name: str) -> list[dict[str, Any]]:
+    """Those about an agent that are not over; none of a tower without them."""
+    try:
+        found = tower.alerts()["alerts"]
+    except NotFound:
+        return []
+    return [each for each in found if each["about"].get("principal") == name and each["state"] != "resolved"]
 
 
 def _bound(tower: Tower, name: str) -> str | None:
@@ -174,6 +184,9 @@ def _show(found: Mapping[str, Any], now_ms: int, since: str) -> None:
         close = f"`icetower escalations close {each['id']} --note …`"
         failed = counted(len(each["failures"]), "failure")
         say(escaped(f"STOPPED on {each['table']} since {time_text(each['opened_ms'])}, after {failed}; {close}"))
+    for each in found["alerts"]:
+        said = "" if each["state"] == "silenced" else f": {each['message']}"
+        say(escaped(f"alert {each['rule']} is {each['state']} since {time_text(each['since_ms'])}{said}"))
     say_section(f"tables, in the last {since}", _tables(found["tables"]), _TABLE_COLUMNS, "no attempt")
     refused = [(row["table"], row["times"], ago(row["at_ms"], now_ms), row["rule"]) for row in found["refused"]]
     say_section("refused", refused[:SHOWN_MAX], ("table", "times", "last", "rule"), "nothing")

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from icetower.alerts.alerts import REASON_CHARACTERS_MAX, RULE, SILENT_MAX_S, Alerts
-from icetower.errors import BadRequest
+from icetower.errors import BadRequest, NotFound
 from icetower.gateway.http import Call, Front, json_response, no_content, route
 from icetower.protocol.wire import Wire, read, read_object
 
@@ -67,7 +67,9 @@ class AlertRoutes:
         call.require_administrator()
         given: dict[str, Any] = {name: text for name in ("id", "rule") if (text := call.query(name)) is not None}
         about = read(_About, read_object(call.body, "silence") if call.body else given, "silence")
-        await self._alerts.speak(about.name)
+        if not await self._alerts.speak(about.name):
+            what = f"rule {about.rule}" if about.rule else f"alert {about.id}"
+            raise NotFound(f"{what} is not silenced; `icetower alerts list` shows what is", rule="alert.exists")
         return no_content()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -18,6 +18,7 @@ from icetower.errors import IcetowerError, NotAuthenticated, Unavailable, withou
 from icetower.gateway.connection_state import connection_state_of
 from icetower.gateway.event_streams import CONTENT_TYPE, StreamPlaces, message, sent
 from icetower.gateway.page_http import SECURITY, Pages, Visit
+from icetower.gateway.page_sessions import Visitor
 from icetower.gateway.paths import NamedRoute
 
 TICK_S = 1.0
@@ -79,10 +80,11 @@ class _Stream:
             return
         try:
             try:
-                seen, html = await self.fragment(Visit(request, visitor))  # what may not be seen is refused here
-                first = message(await html())
+                seen, first = await self._first(request, visitor)
             except IcetowerError as error:
                 await self._refuse(error, scope, receive, send)
+                return
+            except ClientDisconnect:  # while it waited for its turn
                 return
             headers = {**SECURITY, "Cache-Control": "no-store", "Content-Type": CONTENT_TYPE}
             if request.method == "HEAD":
@@ -93,6 +95,14 @@ class _Stream:
             await self._go_on(request, send, seen, first)
         finally:
             self.streams.leave(visitor.principal.name)
+
+    async def _first(self, request: Request, visitor: Visitor) -> tuple[Hashable, bytes]:
+        """What the part shows now, read in the principal's turn. What it may not see is refused here."""
+        front, principal = self.pages.front, visitor.principal
+        at_once = principal.contract.requests_at_once or front.settings.requests_at_once
+        async with front.intake.places.place(principal.name, connection_state_of(request.scope), at_once):
+            seen, html = await self.fragment(Visit(request, visitor))
+            return seen, message(await html())
 
     async def _refuse(self, error: IcetowerError, scope: Scope, receive: Receive, send: Send) -> None:
         without_frames(error)

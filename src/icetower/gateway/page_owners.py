@@ -45,38 +45,40 @@ class Owners:
         self._now_ms = now_ms
         self._everybody = everybody
         self._asked: dict[str, tuple[Role, Ownership | None]] = {}
-        self._found: dict[str, str] = {}
+        self._found: dict[str, tuple[str, ...]] = {}
 
-    def of(self, wanted: Mapping[str, Collection[str]], in_time: Callable[[], bool]) -> dict[str, str]:
-        """By the names of partitions, the contracts that own them; "" where none does. What is unknown is left out.
+    def of(self, wanted: Mapping[str, Collection[str]], in_time: Callable[[], bool]) -> dict[str, tuple[str, ...]]:
+        """By the names of partitions, the contracts that own them; none where nobody does. What is unknown is left out.
+
+        Of several that own one, those are told that wrote to it; where none of these did, one.
 
         Args:
             wanted: names of partitions, each with the contracts of those that wrote to it.
             in_time: whether there is time left.
         """
-        told: dict[str, str] = {}
+        told: dict[str, tuple[str, ...]] = {}
         for name, writers in wanted.items():
-            owner = self._found.get(name)
-            if owner is None:
+            owners = self._found.get(name)
+            if owners is None:
                 place = place_of(name, self._specs, self._now_ms)
-                owner = None if place is None else self._owner(place, writers, in_time)
-                if owner is not None:
-                    self._found[name] = owner
-            if owner or (owner is not None and self._everybody):
-                told[name] = owner
+                owners = None if place is None else self._owners(place, writers, in_time)
+                if owners is not None:
+                    self._found[name] = owners
+            if owners or (owners is not None and self._everybody):
+                told[name] = owners
         return told
 
-    def _owner(self, place: Place, writers: Collection[str], in_time: Callable[[], bool]) -> str | None:
-        for name in writers:
-            if name in self._texts and self._owns(name, place):
-                return name
+    def _owners(self, place: Place, writers: Collection[str], in_time: Callable[[], bool]) -> tuple[str, ...] | None:
+        wrote = tuple(name for name in sorted(writers) if name in self._texts and self._owns(name, place))
+        if wrote:
+            return wrote
         for role in (Role.AGENT, Role.PIPELINE):
             for name in self._texts:
                 if not in_time():
                     return None
                 if self._role(name) is role and self._owns(name, place):
-                    return name
-        return ""
+                    return (name,)
+        return ()
 
     def _owns(self, name: str, place: Place) -> bool:
         owned = self._read(name)[1]

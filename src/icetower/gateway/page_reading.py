@@ -221,7 +221,7 @@ class Reading:
         except IcetowerError:
             return None
 
-    def owned(self, owners: Owners | None, wanted: Mapping[str, Collection[str]]) -> dict[str, str]:
+    def owned(self, owners: Owners | None, wanted: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]]:
         """By the names of partitions, the contracts that own them, as `Owners.of`; for the page's thread.
 
         Args:

@@ -28,12 +28,12 @@ class Row:
     """One partition.
 
     Attributes:
-        owner: the contract that owns it, "" where none does, None where it is not known.
+        owners: the contracts that own it, none where nobody does; None where it is not known.
         contended: more than one principal came there, and something did not land.
     """
 
     partition: str
-    owner: str | None
+    owners: tuple[str, ...] | None
     cells: tuple[Cell, ...]
     times: int
     conflicts: int
@@ -48,9 +48,9 @@ class Heat:
     rows: tuple[Row, ...]
     left_out: tuple[int, int]
 
-    def owned(self, owner: Callable[[str], str | None]) -> Heat:
+    def owned(self, owners: Callable[[str], tuple[str, ...] | None]) -> Heat:
         """The same, with the owners of the partitions that it shows."""
-        return replace(self, rows=tuple(replace(row, owner=owner(row.partition)) for row in self.rows))
+        return replace(self, rows=tuple(replace(row, owners=owners(row.partition)) for row in self.rows))
 
 
 def heat_of(attempts: Sequence[Attempt]) -> Heat:
