@@ -270,6 +270,7 @@ class _Ambient(SystemAmbient):
     """Nobody sleeps: whoever wants to is woken by hand."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.slept: list[float] = []
         self.awake = asyncio.Event()
 

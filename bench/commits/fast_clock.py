@@ -18,6 +18,7 @@ class FastAmbient(SystemAmbient):
     """The machine's own, but for the wall clock, which is `factor` times as fast from now on."""
 
     def __init__(self, factor: float) -> None:
+        super().__init__()
         self._factor = factor
         self._start_ms = super().now_ms()
 

@@ -506,6 +506,7 @@ class Clock(SystemAmbient):
     """Time that passes by sleeping alone."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.s = 1_000.0
 
     def now_ms(self) -> int:

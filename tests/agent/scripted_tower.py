@@ -32,6 +32,7 @@ class Clock(SystemAmbient):
     """It goes on when somebody waits."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.s = 1_800_000_000.0
         self.waits: list[float] = []
 

@@ -36,6 +36,7 @@ START = 1_700_000_000_000
 
 class Clock(SystemAmbient):
     def __init__(self) -> None:
+        super().__init__()
         self.ms = START
 
     def now_ms(self) -> int:

@@ -49,6 +49,7 @@ WAYS = Channels({"oncall": Webhook("http://127.0.0.1:9/")}, MailServer("127.0.0.
 
 class Clock(SystemAmbient):
     def __init__(self) -> None:
+        super().__init__()
         self.ms = 1_500_000_000_000
 
     def now_ms(self) -> int:

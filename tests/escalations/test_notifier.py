@@ -29,6 +29,7 @@ DANA = "Dana <dana@example.com>"
 
 class Clock(SystemAmbient):
     def __init__(self) -> None:
+        super().__init__()
         self.ms = 1_500_000_000_000
 
     def now_ms(self) -> int:

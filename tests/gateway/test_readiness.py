@@ -13,6 +13,7 @@ from icetower.gateway.readiness import KEPT_S, Readiness, State
 
 class Clock(SystemAmbient):
     def __init__(self) -> None:
+        super().__init__()
         self.s = 0.0
 
     def monotonic_s(self) -> float:

@@ -11,6 +11,7 @@ from icetower.gateway.token_rates import GUESSES, GUESSES_OF_ADDRESS, TOKENS, Bu
 
 class Clock(SystemAmbient):
     def __init__(self) -> None:
+        super().__init__()
         self.s = 1_000.0
 
     def monotonic_s(self) -> float:

@@ -36,6 +36,7 @@ class Stopped(SystemAmbient):
     """A clock that only the test moves."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.ms = super().now_ms()
 
     def now_ms(self) -> int:

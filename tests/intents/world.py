@@ -30,6 +30,7 @@ class Clock(SystemAmbient):
     """A clock that the tests set; nothing sleeps."""
 
     def __init__(self, now_ms: int = 1_000_000) -> None:
+        super().__init__()
         self.ms = now_ms
 
     def now_ms(self) -> int:

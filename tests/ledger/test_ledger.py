@@ -45,6 +45,7 @@ T = TypeVar("T")
 
 class Clock(SystemAmbient):
     def __init__(self) -> None:
+        super().__init__()
         self.ms = 1_500_000_000_000
 
     def now_ms(self) -> int:

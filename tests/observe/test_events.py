@@ -21,6 +21,7 @@ OPERATIONS = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 
 class Clock(SystemAmbient):
     def __init__(self) -> None:
+        super().__init__()
         self.s = 0.0
 
     def monotonic_s(self) -> float:

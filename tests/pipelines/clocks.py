@@ -9,6 +9,7 @@ class Later(SystemAmbient):
     """The system's clock, so many seconds ahead."""
 
     def __init__(self, ahead_s: int) -> None:
+        super().__init__()
         self._ahead_ms = ahead_s * 1000
 
     def now_ms(self) -> int:

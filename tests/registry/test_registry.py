@@ -30,6 +30,7 @@ class Clock(SystemAmbient):
     """The machine's randomness under a clock that only tests move."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.ms = 1_500_000_000_000
 
     def now_ms(self) -> int:

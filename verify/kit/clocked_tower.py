@@ -20,6 +20,7 @@ class MovedClock(SystemAmbient):
     """A clock that stands still until it is moved."""
 
     def __init__(self, at_ms: int) -> None:
+        super().__init__()
         self.at_ms = at_ms
 
     def now_ms(self) -> int:

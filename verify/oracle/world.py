@@ -396,6 +396,7 @@ class _Now(SystemAmbient):
     """A clock that stands at a case's time."""
 
     def __init__(self, now_ms: int) -> None:
+        super().__init__()
         self._now_ms = now_ms
 
     def now_ms(self) -> int:
