@@ -78,6 +78,8 @@ class Poster:
         self._retry_for_s = retry_for_s
         self._waiting: deque[Made] = deque()
         self._workers: set[asyncio.Task[None]] = set()
+        self._alive = self._busy = 0
+        """Workers that have not ended, and those of them that send something, for which they may wait for long."""
         self._client: httpx2.AsyncClient | None = None
         self._budget = RETRIES_MAX
         self._said_s: float | None = None
@@ -93,7 +95,8 @@ class Poster:
             self._waiting.popleft()
             self._drop(1, "the queue is full")
         self._waiting.append(made)
-        if len(self._workers) < min(AT_ONCE, len(self._waiting)):
+        if self._alive < min(AT_ONCE, len(self._waiting) + self._busy):
+            self._alive += 1
             worker = asyncio.create_task(self._work())
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
@@ -113,20 +116,29 @@ class Poster:
             await self._client.aclose()
 
     async def _work(self) -> None:
-        while self._waiting:
-            made = self._waiting.popleft()
-            try:
-                for document in made():
-                    fault = await self._sent(json.dumps(document, separators=(",", ":")).encode())
-                    if fault is not None:
-                        self._drop(1, fault)
-                        break
-            except asyncio.CancelledError:
-                self._drop(1, "the tower stops")
-                raise
-            except Exception as error:
-                log.exception("what was to be sent (%s) could not be put into words", self._kind)
-                self._drop(1, type(error).__name__)
+        try:
+            while self._waiting:
+                self._busy += 1
+                try:
+                    await self._send(self._waiting.popleft())
+                finally:
+                    self._busy -= 1
+        finally:
+            self._alive -= 1
+
+    async def _send(self, made: Made) -> None:
+        try:
+            for document in made():
+                fault = await self._sent(json.dumps(document, separators=(",", ":")).encode())
+                if fault is not None:
+                    self._drop(1, fault)
+                    break
+        except asyncio.CancelledError:
+            self._drop(1, "the tower stops")
+            raise
+        except Exception as error:
+            log.exception("what was to be sent (%s) could not be put into words", self._kind)
+            self._drop(1, type(error).__name__)
 
     async def _sent(self, body: bytes) -> str | None:
         """Post one until it is taken. Why it is given up, or None."""
