@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 
 import pytest
 
@@ -123,6 +124,81 @@ def test_a_call_that_has_not_begun_when_its_time_is_over_loses_no_thread() -> No
         assert threads.lost == 0
         go_on.set()
         assert await first
+
+    asyncio.run(story())
+    threads.close(wait=True)
+
+
+def test_a_call_that_hangs_is_lost_though_nobody_waits_for_it_any_more() -> None:
+    """As where several files are read at once, and one of them is refused: the others are cancelled."""
+    threads, began, go_on = Threads(1, "test", lost_max=1), threading.Event(), threading.Event()
+
+    def hang() -> bool:
+        began.set()
+        return go_on.wait()
+
+    async def story() -> None:
+        asked = asyncio.ensure_future(threads.run(hang, 0.01))
+        await asyncio.to_thread(began.wait, 10)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        assert await threads.run(lambda: "alive", 10) == "alive"
+        assert threads.lost == 1
+        go_on.set()
+        assert await threads.run(lambda: "alive", 10) == "alive"
+
+    asyncio.run(story())
+    threads.close(wait=True)
+    assert threads.lost == 0
+
+
+def test_after_many_have_waited_and_hung_there_are_as_many_threads_as_ever() -> None:
+    threads, go_on = Threads(3, "test", lost_max=3), threading.Event()
+
+    async def story() -> set[str]:
+        for _ in range(3):
+            await asyncio.gather(*(threads.run(lambda: None, 10) for _ in range(50)))  # most of them wait
+            hung = [threads.run(go_on.wait, 0.01) for _ in range(6)]
+            assert {type(each) for each in await asyncio.gather(*hung, return_exceptions=True)} == {TimeoutError}
+            go_on.set()
+            while threads.lost:  # noqa: ASYNC110 - a thread says nothing of its end
+                await asyncio.sleep(0)
+            go_on.clear()
+        together, seen = threading.Barrier(3), set[str]()
+
+        def work() -> None:
+            together.wait(10)  # passes only while three are in here at once
+            seen.add(threading.current_thread().name)
+
+        await asyncio.gather(*(threads.run(work, 20) for _ in range(30)))
+        return seen
+
+    assert len(asyncio.run(story())) == 3
+    threads.close(wait=True)
+
+
+def test_what_a_call_holds_is_let_go_with_its_end_though_it_was_cancelled() -> None:
+    threads, go_on = Threads(1, "test"), threading.Event()
+
+    class Held:
+        def work(self) -> bool:
+            began.set()
+            return go_on.wait(10)
+
+    began, gone = threading.Event(), threading.Event()
+
+    async def story() -> None:
+        held = Held()
+        weakref.finalize(held, gone.set)
+        asked = asyncio.ensure_future(threads.run(held.work, 60))
+        del held
+        await asyncio.to_thread(began.wait, 10)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        del asked
+        go_on.set()
+        assert await asyncio.to_thread(gone.wait, 10)
 
     asyncio.run(story())
     threads.close(wait=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -38,10 +37,10 @@ class Threads:
         self._lost = 0
         self._lock = threading.Lock()
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        # One entry for each thread that is idle, or about to be: a semaphore is several locks, in Python.
-        self._idle: deque[None] = deque()
-        self._deadlines = Deadlines()
+        self._queued = self._working = 0
+        """Calls that no thread has taken, and threads that have one."""
         self._started: set[threading.Thread] = set()
+        self._deadlines = Deadlines()
         self._closed = False
 
     @property
@@ -61,18 +60,24 @@ class Threads:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
         call = _Call(loop, answer, work)
-        self._calls.put(call)
-        try:
-            self._idle.pop()
-        except IndexError:
-            self._start()
+        with self._lock:
+            self._queued += 1
+            self._calls.put(call)
+            self._grow()
         if timeout_s is None:
             return await answer
         deadline = self._deadlines.after(timeout_s, partial(self._expire, call))
         try:
-            return await answer
-        finally:
+            found = await answer
+        except asyncio.CancelledError:
+            if not call.running:  # else it may hang for ever, and its thread is lost then as any other
+                deadline.cancel()
+            raise
+        except BaseException:
             deadline.cancel()
+            raise
+        deadline.cancel()
+        return found
 
     def close(self, *, wait: bool) -> None:
         """Take no more calls. With `wait`, finish all that were made; without it, drop what has not begun."""
@@ -89,46 +94,49 @@ class Threads:
         for thread in threads if wait else ():
             thread.join()
 
-    def _start(self) -> None:
-        """Another thread, where there may be one more."""
-        with self._lock:
-            if len(self._started) - min(self._lost, self._lost_max) >= self._count:
-                return
-            thread = threading.Thread(target=self._serve, name=f"{self._name}-{len(self._started)}", daemon=True)
-            self._started.add(thread)
-            thread.start()  # within the lock: whoever closes waits for what has begun
+    def _grow(self) -> None:
+        """Another thread, where a call waits for one and there may be one more. The lock is held."""
+        if self._queued <= len(self._started) - self._working:
+            return
+        if len(self._started) - min(self._lost, self._lost_max) >= self._count:
+            return
+        thread = threading.Thread(target=self._serve, name=f"{self._name}-{len(self._started)}", daemon=True)
+        self._started.add(thread)
+        thread.start()  # within the lock: whoever closes waits for what has begun
 
     def _expire(self, call: _Call) -> None:
-        if call.answer.done():
-            return
-        call.answer.set_exception(TimeoutError())
+        if not call.answer.done():
+            call.answer.set_exception(TimeoutError())
         with self._lock:
-            if not call.running:  # it waits for a thread, which will pass it over
+            if not call.running:  # it waits for a thread, which will pass it over; or it has ended
                 return
             call.lost = True
             self._lost += 1
-        self._start()  # others wait for the thread that hangs
+            self._grow()  # others wait for the thread that hangs
 
     def _serve(self) -> None:
         while (call := self._calls.get()) is not None:
-            call.running = True
+            with self._lock:
+                self._queued -= 1
+                self._working += 1
+                call.running = True
             call.answer_it()
             with self._lock:
+                self._working -= 1
                 call.running = False
-                if call.lost:
+                if lost := call.lost:
                     self._lost -= 1
                     self._started.discard(threading.current_thread())
-            if call.lost:
-                if not self._calls.empty():  # more hung than could be replaced
-                    self._start()
+                    self._grow()  # more hung than could be replaced
+            if lost:
                 return
             del call  # nothing of it is kept while the thread waits for the next
-            self._idle.append(None)
-        self._started.discard(threading.current_thread())
+        with self._lock:
+            self._started.discard(threading.current_thread())
 
 
 class _Call:
-    """`lost`: it has run out of its time, and goes on."""
+    """`running`: a thread has it. `lost`: it has run out of its time, and goes on."""
 
     __slots__ = ("_loop", "_work", "answer", "lost", "running")
 
@@ -144,8 +152,9 @@ class _Call:
             return
         result: Any = None
         error: BaseException | None = None
+        work, self._work = self._work, _nothing  # what it holds is let go with it, though its deadline may come later
         try:
-            result = self._work()
+            result = work()
         except StopIteration as raised:  # a future cannot bear it
             error = RuntimeError("a call raised StopIteration")
             error.__cause__ = raised
@@ -155,6 +164,10 @@ class _Call:
             self._loop.call_soon_threadsafe(_settle, self.answer, result, error)
         except RuntimeError:  # the loop is closed: nobody waits any more
             return
+
+
+def _nothing() -> None:
+    return None
 
 
 def _settle(answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

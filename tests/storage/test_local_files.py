@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 import pytest
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
 from icetower.errors import BadRequest, ValidationFailed
 from icetower.iceberg import metadata as table_metadata
@@ -78,6 +79,24 @@ def test_only_regular_files_are_read(
     with pytest.raises(ValidationFailed, match=kind) as refused:
         asyncio.run(getattr(storage, verb)(f"{tmp_path}/f", *arguments[verb]))
     assert refused.value.rule == "file.kind"
+
+
+class Exchanging(PyArrowFileIO):
+    """Whoever may write to a file's folder has put a FIFO in its place just before it is opened."""
+
+    def new_input(self, location: str) -> PyArrowFile:
+        place = Path(self.properties["exchanged"])
+        place.unlink()
+        os.mkfifo(place)
+        return super().new_input(location)
+
+
+@pytest.mark.parametrize(("verb", "arguments"), [("read", (MANIFEST,)), ("read_range", (0, 4))])
+def test_another_library_opens_the_file_that_was_looked_at(tmp_path: Path, verb: str, arguments: tuple[Any]) -> None:
+    (tmp_path / "f").write_bytes(b"data")
+    exchanging = {"py-io-impl": f"{__name__}.Exchanging", "exchanged": f"{tmp_path}/f"}
+    storage = FileIOStorage(exchanging, timeout_s=10)
+    assert asyncio.run(getattr(storage, verb)(f"{tmp_path}/f", *arguments)) == b"data"
 
 
 def test_a_link_to_a_folder_on_the_way_is_followed(tmp_path: Path) -> None:

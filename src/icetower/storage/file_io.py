@@ -20,6 +20,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -34,7 +35,7 @@ from icetower.errors import (
     UpstreamFailed,
     ValidationFailed,
 )
-from icetower.storage.local_files import LocalDoor, check_regular, check_way_to, delete_below
+from icetower.storage.local_files import LocalDoor, check_way_to, delete_below, regular
 from icetower.storage.port import ANY_FILE, Bound, too_long
 from icetower.threads import Threads
 
@@ -210,14 +211,12 @@ class _Door:
         self._io = file_io
 
     def read(self, place: str, bound: Bound) -> bytes:
-        _check_local(place)
-        with self._io.new_input(place).open(seekable=False) as stream:
+        with _looked_at(place) as path, self._io.new_input(path).open(seekable=False) as stream:
             data = bytes(stream.read(bound.most_bytes + 1))
         return _within(place, bound, data)
 
     def read_range(self, place: str, offset: int, length_bytes: int) -> bytes:
-        _check_local(place)
-        with self._io.new_input(place).open() as stream:
+        with _looked_at(place) as path, self._io.new_input(path).open() as stream:
             stream.seek(0, io.SEEK_END)
             if offset >= stream.tell():  # Arrow fails where others read nothing
                 return b""
@@ -299,10 +298,9 @@ def _within(place: str, bound: Bound, data: bytes) -> bytes:
     return data
 
 
-def _check_local(place: str) -> None:
-    """A file of this machine that another library opens must not be one that never ends."""
-    if place.startswith("/"):
-        check_regular(place)
+def _looked_at(place: str) -> AbstractContextManager[str]:
+    """The path of what another library opens: of this machine, a regular file only, which never hangs."""
+    return regular(place) if place.startswith("/") else nullcontext(place)
 
 
 def _check_local_way(place: str) -> None:

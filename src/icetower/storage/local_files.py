@@ -23,6 +23,8 @@ from icetower.storage.port import Bound, too_long
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_HANDLES = "/proc/self/fd"
+_HAS_HANDLES = os.path.isdir(_HANDLES)
 _LINKS_MAX = 40
 """As many as Linux follows."""
 _KINDS = (
@@ -160,10 +162,20 @@ def check_way_to(place: str) -> None:
             return
 
 
-def check_regular(place: str) -> None:
-    """Raises `ValidationFailed` for what is there and is no regular file, or is reached through others' links."""
-    with suppress(FileNotFoundError, NotADirectoryError):
-        handle, _ = _opened(place)
+@contextmanager
+def regular(place: str) -> Generator[str]:
+    """A path by which another library opens the regular file that is at a place, and nothing that was put there since.
+
+    A FIFO in its stead would keep a thread for ever. Where the system is not Linux, it is the place itself.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        ValidationFailed: it is no regular file, or is reached through another user's link.
+    """
+    handle, _ = _opened(place)
+    try:
+        yield f"{_HANDLES}/{handle}" if _HAS_HANDLES else place
+    finally:
         os.close(handle)
 
 
@@ -223,7 +235,7 @@ def _check_way(handle: int, place: str, found: os.stat_result | None) -> None:
     away, so that going the way once more takes ten times as long beside a tower at work.
     """
     with suppress(OSError):
-        if os.readlink(f"/proc/self/fd/{handle}") == place:
+        if os.readlink(f"{_HANDLES}/{handle}") == place:
             return
     _check_links(place, os.fstat(handle) if found is None else found)
 
