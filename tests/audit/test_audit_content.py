@@ -151,6 +151,20 @@ def test_a_vector_has_the_rows_of_the_one_it_supersedes(
         assert "rows 1, 2 of A.parquet" in report.violations[0].witness[0]
 
 
+@pytest.mark.parametrize(("rows", "found"), [([1], []), ([2], ["undelete"]), ([1, 2], [])])
+def test_a_vector_of_a_revert_has_the_rows_of_the_one_before_what_it_takes_back(
+    driver: HistoryDriver, tmp_path: Path, rows: list[int], found: list[str]
+) -> None:
+    files = {"A": data(), "U": vector("A"), "V": vector("A"), "W": vector("A")}
+    first = op("row-delta", add_deletes=["U"])
+    second = op("row-delta", start=2, remove_deletes=["U"], add_deletes=["V"])
+    back = op("row-delta", start=3, remove_deletes=["V"], add_deletes=["W"], summary={"icetower.reverts": "3"})
+    given = case(files, append(1, "A"), write(2, first), write(3, second), write(4, back), format_version=3)
+    deleted = {"U": {"A": [1]}, "V": {"A": [1, 2]}, "W": {"A": rows}}
+    report = audited(history(driver, tmp_path, given, deleted), CONTENT)
+    assert [rule for rule, _, _ in said(report)] == found
+
+
 # ── Row ids ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

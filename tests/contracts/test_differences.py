@@ -49,6 +49,28 @@ GRANTED = [
     (rule('[{"bucket(2, id)": 1}]'), rule('[{"bucket(4, id)": [1, 3]}]'), []),
     (rule("all", "overwrite"), rule("all", "overwrite, append, delete, replace, read"), []),
     (rule(f"[{JANUARY}]"), rule(f"[{TWO_MONTHS}]", but="{month(ts): 2017-02}"), []),
+    # Of a part of a table these allow less than of all of it.
+    (rule(f"[{JANUARY}]", "refs"), rule(f"[{JANUARY}]", "refs"), []),
+    (
+        rule(f"[{JANUARY}]", "refs, alter"),
+        rule("all", "refs, alter"),
+        [
+            ("gains alter and refs on all partitions of a.b, "
+            "no longer only where day(ts) is from 2017-01-01 to 2017-02-01"),
+        ],
+    ),
+    (
+        rule("all", "refs"),
+        rule(f"[{JANUARY}]", "refs"),
+        ["loses refs on all partitions of a.b but where day(ts) is from 2017-01-01 to 2017-02-01"],
+    ),
+    (
+        "{table: a.b, operations: [read]}",
+        rule(f"[{JANUARY}]", "refs"),
+        ["gains refs on a.b where day(ts) is from 2017-01-01 to 2017-02-01"],
+    ),
+    (rule("[]", "refs"), rule("all", "refs"), ["gains refs on a.b"]),
+    ("{table: a.b, operations: [read]}", rule("[]", "refs"), ["gains refs on a.b"]),
     # All, and not all.
     ("{table: a.b, operations: [read]}", rule("all"), ["gains overwrite on a.b"]),
     (
@@ -224,7 +246,8 @@ def test_a_change_says_where_it_comes_from() -> None:
     files, alter, lost = changes(old, contract(rule(f"[{TWO_MONTHS}]", "overwrite, alter")))
     assert (str(files.tables), files.rule, files.partitions) == ("a.b", 0, "day(ts) is from 2017-02-01 to 2017-03-01")
     assert files.operations == FILE_OPERATIONS
-    assert (str(alter.tables), alter.rule, alter.partitions, alter.operations) == ("a.b", 0, "", {Operation.ALTER})
+    assert (str(alter.tables), alter.rule, alter.operations) == ("a.b", 0, {Operation.ALTER})
+    assert alter.partitions == "day(ts) is from 2017-01-01 to 2017-03-01"
     assert (lost.kind, str(lost.tables), lost.rule) == (Kind.LOSES, "x.y", None)
 
 

@@ -92,7 +92,9 @@ ALONE = [
     (CLAUSES + TABLE + "orphans: {older_than: 1h}\n", []),
     (
         CLAUSES + "tables:\n- {table: p.t, operations: [overwrite]}\n"
-        "- {table: p.u, operations: [alter], partitions: [{a: 1}]}\n",
+        "- {table: p.u, operations: [create], partitions: [{a: 1}]}\n"
+        "- {table: p.v, operations: [refs], partitions: [{a: 1}]}\n"
+        "- {table: p.w, operations: [alter], partitions: [{a: 1}]}\n",
         [
             ("warning", 7, "partitions.none", "overwrite on p.t comes to nothing"),
             ("note", 8, "partitions.unused", "partitions of p.u come to nothing"),

@@ -99,6 +99,36 @@ def test_another_library_opens_the_file_that_was_looked_at(tmp_path: Path, verb:
     assert asyncio.run(getattr(storage, verb)(f"{tmp_path}/f", *arguments)) == b"data"
 
 
+class Leading(PyArrowFileIO):
+    """Just before a file is written or deleted, its folder is exchanged for a link to another one."""
+
+    def _exchange(self) -> None:
+        folder = Path(self.properties["exchanged"])
+        folder.rename(folder.with_name("was"))
+        folder.symlink_to("theirs")
+
+    def new_output(self, location: str) -> PyArrowFile:
+        self._exchange()
+        return super().new_output(location)
+
+    def delete(self, location: Any) -> None:
+        self._exchange()
+        super().delete(location)
+
+
+@pytest.mark.parametrize("verb", ["write", "delete"])
+def test_another_library_stays_in_the_folder_that_was_looked_at(tmp_path: Path, verb: str) -> None:
+    for name in ("mine", "theirs"):
+        (tmp_path / name).mkdir()
+        if verb == "delete":
+            (tmp_path / name / "f").write_bytes(b"data")
+    storage = FileIOStorage({"py-io-impl": f"{__name__}.Leading", "exchanged": f"{tmp_path}/mine"})
+    asyncio.run(getattr(storage, verb)(f"{tmp_path}/mine/f", *([b"data"] if verb == "write" else [])))
+    assert ((tmp_path / "was" / "f").exists(), (tmp_path / "theirs" / "f").exists()) == (
+        (True, False) if verb == "write" else (False, True)
+    )
+
+
 def test_a_link_to_a_folder_on_the_way_is_followed(tmp_path: Path) -> None:
     (tmp_path / "mounted").mkdir()
     (tmp_path / "warehouse").symlink_to(tmp_path / "mounted")

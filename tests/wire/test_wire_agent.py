@@ -216,6 +216,38 @@ def test_rows_are_found_and_fenced_by_the_key_of_their_call(
         assert len(contents(catalog, name)) == count == 4
 
 
+def test_of_a_call_that_landed_in_part_the_rest_is_told_and_fenced(
+    catalog: Catalog, namespace: str, tower: TowerProcess
+) -> None:
+    name = f"{namespace}.parts"
+    catalog.create_table(name, PRICES, partition_spec=BY_REGION)
+    secret = tower.principal(
+        f"{namespace}_p", f"tables:\n  - {{table: {name}, operations: [append], partitions: [{{region: [eu]}}]}}\n"
+    )
+    rows = [price(number, "1.00") for number in range(4)]
+    amiss = [*rows[:2], price(2, "1.00", region="us"), rows[3]]
+    hasty = Patience(attempts_max=2, total_s=0)
+    with Tower(tower.uri, secret) as client, Agent(tower.uri, secret, rows_max=1, patience=hasty) as agent:
+        for number, key in enumerate(("readings of 2026-01-11", new_key())):
+            with pytest.raises(IcetowerError):
+                agent.append(name, amiss, key=key)
+            found = client.landed(name, key)
+            assert (found.landed, found.partly, found.fenced) == (False, True, False)
+            assert found.snapshot == catalog.load_table(name).metadata.current_snapshot_id
+            if number:
+                found = client.fence(name, key)
+                assert (found.landed, found.partly, found.fenced) == (False, True, True)
+                with pytest.raises(KeyMisused) as error:
+                    agent.append(name, rows, key=key)
+                assert error.value.rule == "key.fenced"
+                assert len(contents(catalog, name)) == 4 + 2
+            else:
+                assert agent.append(name, rows, key=key).outcome == "appended"
+                assert client.landed(name, key).landed
+                assert client.fence(name, key).landed
+                assert len(contents(catalog, name)) == 4
+
+
 def test_an_agent_whose_changes_go_to_a_delta_table(catalog: Catalog, namespace: str, opened: Opened) -> None:
     name, deltas = f"{namespace}.prices", f"{namespace}.deltas"
     catalog.create_table(name, TARGET)

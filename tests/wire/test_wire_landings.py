@@ -123,7 +123,7 @@ def test_only_a_tower_sets_fences_and_its_owner_may_lift_one(tower: TowerProcess
     name, key = name_of(table), new_key()
     tower.admin.fence(name, key)
     fences = [each for each in table.refresh().properties if each.startswith(FENCE)]
-    assert len(fences) == 2  # of the key, and of the first request of rows under it
+    assert len(fences) == 3  # of the key, and of the first and the last of several requests of rows under it
     with pytest.raises(Exception, match=r"property\.unknown"):
         table.transaction().set_properties({f"{FENCE}x": "1"}).commit_transaction()
     table.transaction().remove_properties(*fences).commit_transaction()
@@ -230,14 +230,17 @@ def test_from_the_command_line(tower: TowerProcess, table: Table) -> None:
         lines = (done.stdout or done.stderr).splitlines()
         return done.returncode, json.loads(lines[-1])
 
-    yes = {"landed": True, "snapshot": snapshot.snapshot_id, "fenced": False, "error": None}
+    yes = {"landed": True, "partly": False, "snapshot": snapshot.snapshot_id, "fenced": False, "error": None}
     assert ran("landed", name, "--key", key) == (0, yes)
     assert ran("fence", name, "--key", key) == (3, yes)
     assert ran("landed", name, "--snapshot-id", str(snapshot.snapshot_id))[0] == 0
     assert ran("landed", name, "--key", lost) == (3, {**yes, "landed": False, "snapshot": None})
-    assert ran("fence", name, "--key", lost) == (0, {"landed": False, "snapshot": None, "fenced": True, "error": None})
+    fenced = {"landed": False, "partly": False, "snapshot": None, "fenced": True, "error": None}
+    assert ran("fence", name, "--key", lost) == (0, fenced)
     status, answer = ran("landed", name, "--key", lost)
     assert (status, answer["fenced"], answer["error"]["rule"]) == (3, True, "key.fenced")
+    assert ran("landed", name, "--key", new_key(), "--agent", "nobody")[0] == 1
+    assert ran("fence", name, "--key", new_key(), "--agent", "nobody")[0] == 1
     assert ran("landed", name)[0] == 2
     assert ran("fence", name, "--application", "a")[0] == 2
 

@@ -139,8 +139,8 @@ class Tower:
             ref: the branch that it was sent for.
             principal: the writer, if it is not the caller; for administrators.
 
-        Rows that `icetower.Agent` has sent under a key are found by it, too: they are there if the first of their
-        requests is, and the same call under the key brings what is missing.
+        Rows that `icetower.Agent` has sent under a key are found by it, too. Where only some of their requests have
+        landed, the answer is `partly`, and the same call under the key brings what is missing.
         """
 
         def ask(name: str | None) -> Landed:
@@ -161,7 +161,8 @@ class Tower:
         """Make sure that a write never lands, unless it has landed already: then it stays, and the answer says so.
 
         Once this returns, no request under that key, or that number, can land at any tower; nor does `icetower.Agent`
-        begin to send rows under that key. Arguments as of `landed`.
+        begin, or go on, to send rows under that key. Of what is `partly` there, the rest never lands. Arguments as of
+        `landed`.
         """
 
         def ask(name: str | None) -> Landed:

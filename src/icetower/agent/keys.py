@@ -32,13 +32,15 @@ def next_key(key: str) -> str:
 def request_key(key: str, number: int, of: int) -> str:
     """The key of one of the requests in which rows are sent under a key: always the same one, a UUID of version 7.
 
-    The only request of rows goes under their own key, if that is such a UUID.
+    The only request of rows goes under their own key, if that is such a UUID. Of several, the last has a key that tells
+    it from the others: they are sent one after the other, so that all have landed where the last one has.
     """
     is_uuid = _UUID7.fullmatch(key) is not None
     if of == 1 and is_uuid:
         return key
+    name = "request 0" if of == 1 else "the last request" if number == of - 1 else f"part {number}"
     # The time of a text that is no UUID is not known. A key must never look newer than it is.
-    return _uuid7(key if is_uuid else "00000000-0000-7000-8000-", _digest(f"icetower: request {number} of {key}"))
+    return _uuid7(key if is_uuid else "00000000-0000-7000-8000-", _digest(f"icetower: {name} of {key}"))
 
 
 def _digest(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -21,17 +21,19 @@ class Landed:
     """What a tower knows of a write.
 
     Attributes:
-        landed: True: it is in the table, or was until it expired. False: the table does not have it now. None: it
-            is unknown, and `error` says why.
-        snapshot: the snapshot as which it landed.
+        landed: True: it is in the table, or was until it expired. False: the table does not have it now, or not all of
+            it. None: it is unknown, and `error` says why.
+        snapshot: the snapshot as which it landed; of several requests, the last of those that did.
         fenced: nothing lands under its key, or its number, any more. Without a fence, what is not there may still land.
         error: what a tower would answer if the write were sent again; None if it would take it, or has it.
+        partly: its rows went in several requests, of which the first have landed, and the others have not.
     """
 
     landed: bool | None
     snapshot: int | None
     fenced: bool
     error: IcetowerError | None
+    partly: bool = False
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Landed:
@@ -42,16 +44,30 @@ class Landed:
 
 
 def of_names(ask: Callable[[str | None], Landed], key: str | None) -> Landed:
-    """What is known of a write by its key, or else of the first request of rows that were sent under it.
+    """What is known of a write by its key, or of the requests of rows that were sent under it.
+
+    These are sent one after the other: the last one has landed where all have, and what is not there was followed by
+    none. So a fence at the first one that is not there ends the call, whoever sends it.
 
     Args:
-        ask: asks the tower by a key.
+        ask: asks the tower by a key; or sets a fence, which is answered likewise.
     """
-    found = ask(key)
-    if key is None or found.landed:
-        return found
-    first = ask(request_key(key, 0, 2))
-    return first if first.landed or (found.landed is False and first.landed is None) else found
+    if key is None:
+        return ask(None)
+    whole = dict.fromkeys((key, request_key(key, 0, 1), request_key(key, 1, 2)))
+    answers: list[Landed] = []
+    for name in whole:
+        answers.append(ask(name))
+        if answers[-1].landed:
+            return answers[-1]
+    parts = 0
+    while (part := ask(request_key(key, parts, parts + 2))).landed:
+        answers.append(part)
+        parts += 1
+    unknown = next((each for each in (*answers, part) if each.landed is None), None)
+    if unknown is not None:
+        return unknown
+    return replace(part, snapshot=answers[-1].snapshot, partly=True) if parts else answers[0]
 
 
 def query(

@@ -183,13 +183,14 @@ def _write(
         )
     on = list(dict.fromkeys((*_within(rows, delivery.slot), *keys)))
     matching = importlib.import_module("pyiceberg.table.upsert_util").create_match_filter
-    # PyIceberg writes moments of filters without their zone, which the tower cannot read.
-    timed = any("timestamp" in str(rows.schema.field(name).type) for name in keys)
-    read = True if timed or rows.num_rows > FILTERED_MAX else matching(rows, list(keys))
+    # PyIceberg writes moments of filters without their zone, which the tower cannot read. Without them a filter says
+    # that more was read than was.
+    named = [name for name in keys if "timestamp" not in str(rows.schema.field(name).type)]
+    many = rows.num_rows > FILTERED_MAX
     if known is None:
-        declared = reads(target, read)
+        declared = reads(target, True if many or not named else matching(rows, named))
     else:  # much may have come since: the whole table would be too much to name
-        declared = known.declared(target, span_of(rows, on) if read is True else matching(rows, on))
+        declared = known.declared(target, span_of(rows, on) if many or len(named) < len(keys) else matching(rows, on))
     said = keyed(key) | declared | more
 
     def commit() -> None:

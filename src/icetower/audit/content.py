@@ -20,7 +20,7 @@ from pyroaring import BitMap64
 
 from icetower.audit.commits import BEFORE, Commit, Line
 from icetower.audit.findings import Edge, Rule, Verdict
-from icetower.audit.integrity import found
+from icetower.audit.integrity import found, reverted
 from icetower.audit.items import Item
 from icetower.audit.live_files import LiveFiles
 from icetower.audit.overlaps import Missed
@@ -203,12 +203,23 @@ class Contents:
         try:
             now = await self._deleted(new, target)
             for old in gone:
-                back = await self._deleted(old, target) - now
+                kept = self._kept_by_revert(commit, target, old)
+                back = (await self._deleted(kept, target) if kept is not None else BitMap64()) - now
                 if back:
                     return [self._back(commit, target, old, new, back)]
         except Unreadable as error:
             self.notes[str(error)] = None
         return []
+
+    def _kept_by_revert(self, commit: Commit, target: str, vector: Item) -> Item | None:
+        """The vector that was there before those that a commit takes back; of most commits, the one it replaces."""
+        taken_back = reverted(commit.snapshot)
+        kept: Item | None = vector
+        while kept is not None and str(kept.snapshot_id) in taken_back:
+            at = self.line.at(kept.snapshot_id)
+            before = () if at == BEFORE else self.line.commits[at].delta.removed
+            kept = next((item for item in before if not item.is_data and item.target == target), None)
+        return kept
 
     def _back(self, commit: Commit, target: str, old: Item, new: Item, back: BitMap64) -> Missed:
         instead = f"{called(commit.snapshot)} puts {name(new.path)} in the place of {name(old.path)}"

@@ -362,7 +362,7 @@ def check_dropped(snapshot: JSON, delta: Delta, live_files: LiveFiles) -> Iterat
     `live_files`: after this snapshot.
     """
     added = delta.deletes_added()
-    taken_back = _reverts(snapshot)
+    taken_back = reverted(snapshot)
     for item in delta.deletes_removed():
         if str(item.snapshot_id) in taken_back:
             continue  # it says so: their rows are meant to come back
@@ -373,7 +373,7 @@ def check_dropped(snapshot: JSON, delta: Delta, live_files: LiveFiles) -> Iterat
             yield _dropped(snapshot, item, kept, added, verdict, live_files), item
 
 
-def _reverts(snapshot: JSON) -> frozenset[str]:
+def reverted(snapshot: JSON) -> frozenset[str]:
     """The snapshots that one takes back."""
     return frozenset(str((snapshot.get("summary") or {}).get(REVERTS, "")).split(","))
 

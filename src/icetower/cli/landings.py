@@ -7,10 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from icetower.agent import Landed
+from icetower.agent import Landed, Tower
 from icetower.cli.completion import complete_agent, complete_table
+from icetower.cli.known import named, require_agent
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect
 from icetower.cli.terminal import FOUND, say
+from icetower.contracts.model import ADMINISTRATOR_NAME
 from icetower.errors import UsageError
 from icetower.texts import escaped
 
@@ -41,8 +43,8 @@ def landed(
 ) -> None:
     """Show whether a write is in its table, after a lost answer.
 
-    The exit status is 0 if it has landed, 3 if the table does not have it now, and 1 if that is unknown. A write that
-    is not there may be on its way yet; `icetower fence` makes sure that it never lands.
+    The exit status is 0 if it has landed, 3 if the table does not have it now, or not all of it, and 1 if that is
+    unknown. A write that is not there may be on its way yet; `icetower fence` makes sure that it never lands.
 
     \b
     Example:
@@ -54,16 +56,21 @@ def landed(
         raise UsageError("name the write by one of --key, --application with --sequence, and --snapshot-id")
     with connect(uri) as tower:
         found = tower.landed(table, key, application=numbered, snapshot_id=snapshot_id, ref=ref, principal=agent)
+        whose = "" if found.landed else _whose(tower, agent, snapshot_id)
     if found.landed is None and found.error is not None:
         raise found.error
     if as_json:
         say(json.dumps(_to_json(found)))
     elif found.landed:
         say(f"it has landed{_as_snapshot(found)}")
+    elif found.partly:
+        rest = "the rest never lands: it is fenced" if found.fenced else "the same call under its key brings the rest"
+        say(f"a part of it has landed, the last of it{_as_snapshot(found)}; {rest}")
     elif found.fenced:
-        say("it is not in the table, and never will be: it is fenced")
+        say(escaped(f"{whose}it is not in the table, and never will be: it is fenced"))
     else:
-        say("it is not in the table now; it may be on its way. `icetower fence` makes sure that it never lands")
+        way = "`icetower fence` makes sure that it never lands"
+        say(escaped(f"{whose}it is not in the table now; it may be on its way. {way}"))
     if not found.landed:
         raise typer.Exit(FOUND)
 
@@ -91,17 +98,35 @@ def fence(
     if (key is None) == (numbered is None):
         raise UsageError("name the write by one of --key, and --application with --sequence")
     with connect(uri) as tower:
+        whose = _whose(tower, agent, None)
         found = tower.fence(table, key, application=numbered, ref=ref, principal=agent)
     if as_json:
         say(json.dumps(_to_json(found)))
     elif found.landed:
         say(f"it has landed{_as_snapshot(found)}")
+    elif found.partly:
+        say(f"a part of it has landed, the last of it{_as_snapshot(found)}; the rest is fenced: it never lands")
     else:
-        say("it is fenced: it never lands")
+        say(escaped(f"{whose}it is fenced: it never lands"))
         if found.error is not None:
             say(escaped(f"whether it had landed before is unknown: {found.error.message}"))
     if found.landed:
         raise typer.Exit(FOUND)
+
+
+def _whose(tower: Tower, agent: str | None, snapshot_id: int | None) -> str:
+    """Whose write is asked about, to be said before what is not there: others have other writes under the same key.
+
+    Raises `NotFound` for a name that nobody has.
+    """
+    if snapshot_id is not None:
+        return ""
+    if agent is not None:
+        require_agent(agent, named(tower, agent))
+        return f"as a write of {agent}, "
+    me = tower.me()
+    more = " (--agent names another's)" if me["contract"] == ADMINISTRATOR_NAME else ""
+    return f"as a write of {me['principal']}{more}, "
 
 
 def _numbered(application: str | None, sequence: int | None) -> tuple[str, int] | None:
@@ -116,4 +141,10 @@ def _as_snapshot(found: Landed) -> str:
 
 def _to_json(found: Landed) -> dict[str, Any]:
     error = None if found.error is None else {"rule": found.error.rule, "message": found.error.message}
-    return {"landed": found.landed, "snapshot": found.snapshot, "fenced": found.fenced, "error": error}
+    return {
+        "landed": found.landed,
+        "partly": found.partly,
+        "snapshot": found.snapshot,
+        "fenced": found.fenced,
+        "error": error,
+    }

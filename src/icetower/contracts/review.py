@@ -160,7 +160,12 @@ def _entry(it: Written, rule: Rule, place: str) -> Iterator[Finding]:
             f"{operations_text(files)} on {rule.pattern} comes to nothing: no partition is owned; add 'partitions'",
             place,
         )
-    if not files and rule.partitions != () and not (rule.whole and any(map(rule.grants, rule.operations))):
+    narrowed = {Operation.REFS, Operation.ALTER} & set(rule.operations)  # of a part of a table they allow less
+    if (
+        not (files or narrowed)
+        and rule.partitions != ()
+        and not (rule.whole and any(map(rule.grants, rule.operations)))
+    ):
         yield it.found(
             Severity.NOTE,
             "partitions.unused",

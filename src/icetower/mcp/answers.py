@@ -111,8 +111,9 @@ def status(desk: tables.Desk, table: str, key: str) -> Status:
         summary = f"{summary}: {refusal.message}"
         return Status(ok=False, summary=summary, landed=landed, fenced=found.fenced, refusal=refusal)
     if not found.landed:
+        there = "a part of it is in the table, the rest is not" if found.partly else "it is not in the table"
         return Status(
-            summary="it is not in the table. Make the very same call again: it has the same key, and is done once even "
+            summary=f"{there}. Make the very same call again: it has the same key, and is done once even "
             "if the first one still lands",
             landed=False,
             may_send_again=True,

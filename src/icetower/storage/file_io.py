@@ -35,7 +35,7 @@ from icetower.errors import (
     UpstreamFailed,
     ValidationFailed,
 )
-from icetower.storage.local_files import LocalDoor, check_way_to, delete_below, regular
+from icetower.storage.local_files import LocalDoor, delete_below, in_its_folder, regular
 from icetower.storage.port import ANY_FILE, Bound, too_long
 from icetower.threads import Threads
 
@@ -224,14 +224,13 @@ class _Door:
             return bytes(stream.read(length_bytes))
 
     def write(self, place: str, data: bytes) -> None:
-        _check_local_way(place)
-        with self._io.new_output(place).create(overwrite=False) as stream:
+        with _in_its_folder(place, make=True) as path, self._io.new_output(path).create(overwrite=False) as stream:
             stream.write(data)
 
     def delete(self, place: str) -> None:
-        _check_local_way(place)
         try:
-            self._io.delete(place)
+            with _in_its_folder(place) as path:
+                self._io.delete(path)
         except FileNotFoundError:
             return
 
@@ -303,10 +302,9 @@ def _looked_at(place: str) -> AbstractContextManager[str]:
     return regular(place) if place.startswith("/") else nullcontext(place)
 
 
-def _check_local_way(place: str) -> None:
+def _in_its_folder(place: str, *, make: bool = False) -> AbstractContextManager[str]:
     """Nor may another library write or delete where another user's link leads."""
-    if place.startswith("/"):
-        check_way_to(place)
+    return in_its_folder(place, make=make) if place.startswith("/") else nullcontext(place)
 
 
 def _open(scheme: str, path: str, properties: Mapping[str, str], calls_max: int) -> _AnyDoor:

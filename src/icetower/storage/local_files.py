@@ -150,16 +150,25 @@ def _parent_below(folder: str, place: str, *, follow: bool = True) -> Generator[
         yield handle, parts[-1]
 
 
-def check_way_to(place: str) -> None:
-    """Raises `ValidationFailed` where a file's folder, which may not be there yet, is behind another user's link."""
-    path = os.path.dirname(place)
-    while True:
-        try:
-            os.close(_opened_folder(path))
-        except FileNotFoundError:
-            path = os.path.dirname(path)
-        else:
-            return
+@contextmanager
+def in_its_folder(place: str, *, make: bool = False) -> Generator[str]:
+    """A path by which another library writes or deletes a file in the folder that was looked at, and in no other.
+
+    Where the system is not Linux, it is the place itself.
+
+    Args:
+        make: create the folder and its parents.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValidationFailed: it is behind another user's link.
+    """
+    folder, name = os.path.split(place)
+    handle = _opened_folder(folder, make=make)
+    try:
+        yield f"{_HANDLES}/{handle}/{name}" if _HAS_HANDLES else place
+    finally:
+        os.close(handle)
 
 
 @contextmanager
