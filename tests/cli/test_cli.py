@@ -17,6 +17,7 @@ import pytest
 from icetower.cli.escalations import _full_id
 from icetower.errors import UsageError
 from tests.pages.page_blocks import blocks_of
+from verify.kit.light_spark import LIGHT
 from verify.kit.tower_process import TowerProcess, command
 
 CONTRACT = """\
@@ -195,7 +196,7 @@ def test_changes_are_collected_as_the_page_says(
     names: dict[str, Any] = {}
 
     def session(token: str) -> Any:
-        spark = spark_session("icetower-page", catalog_uri=tower.uri, token=token)
+        spark = spark_session("icetower-page", catalog_uri=tower.uri, token=token, settings=LIGHT)
         spark.sql("USE tower")
         return spark
 
@@ -260,7 +261,7 @@ def test_rows_are_deduplicated_as_the_page_says(
                     secrets[words[3]] = done.stdout.split()[-1]
                 said += [json.loads(each) for each in done.stdout.splitlines() if options]
         else:
-            spark = spark_session("icetower-page", catalog_uri=tower.uri, token=tower.secret)
+            spark = spark_session("icetower-page", catalog_uri=tower.uri, token=tower.secret, settings=LIGHT)
             spark.sql("USE tower")
             for statement in block.split(";"):
                 if statement.strip():

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from icetower.pipelines.session import spark_session
+from verify.kit.light_spark import LIGHT
 from verify.kit.tower_process import TowerProcess, command
 
 pytestmark = [pytest.mark.spark, pytest.mark.sharp]
@@ -64,7 +65,7 @@ def test_nothing_of_a_person_is_left_after_the_steps_of_the_page(untouched: Towe
         return done.stdout
 
     def sql(*statements: str) -> Any:
-        spark = spark_session("icetower-erasure", catalog_uri=tower.uri, token=tower.secret)
+        spark = spark_session("icetower-erasure", catalog_uri=tower.uri, token=tower.secret, settings=LIGHT)
         spark.sql("USE tower")
         try:
             return [spark.sql(statement).collect() for statement in statements]

@@ -20,7 +20,7 @@ from icetower.pipelines.system_tables import METRICS
 from icetower.spark import tower_session
 from tests.pages.page_blocks import blocks_of
 
-HOURS = 3
+HOURS = 2
 
 
 @pytest.mark.spark

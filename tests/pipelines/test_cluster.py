@@ -260,8 +260,8 @@ def holds(job: str, shop: TowerProcess, said: str) -> bool:
 @pytest.mark.parametrize(
     "job",
     [
-        *(pytest.param(job, marks=pytest.mark.sharp) for job in ("mediate", "export", "collect", "sweep")),
-        *(pytest.param(job, marks=pytest.mark.matrix) for job in ("orphans", "audits", "dedup", "maintain")),
+        *(pytest.param(job, marks=pytest.mark.sharp) for job in ("mediate", "export", "collect")),
+        *(pytest.param(job, marks=pytest.mark.matrix) for job in ("orphans", "audits", "dedup", "maintain", "sweep")),
     ],
 )
 def test_a_job_runs_on_a_cluster(cluster: Cluster, packed: Path, shop: TowerProcess, job: str, tmp_path: Path) -> None:
