@@ -68,16 +68,11 @@ class Threads:
             return await answer
         deadline = self._deadlines.after(timeout_s, partial(self._expire, call))
         try:
-            found = await answer
-        except asyncio.CancelledError:
-            if not call.running:  # else it may hang for ever, and its thread is lost then as any other
+            return await answer
+        finally:
+            # What nobody waits for any more may still hang for ever, and its thread is lost then as any other.
+            if not (answer.cancelled() and call.running):
                 deadline.cancel()
-            raise
-        except BaseException:
-            deadline.cancel()
-            raise
-        deadline.cancel()
-        return found
 
     def close(self, *, wait: bool) -> None:
         """Take no more calls. With `wait`, finish all that were made; without it, drop what has not begun."""

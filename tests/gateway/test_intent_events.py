@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from icetower.errors import Unavailable
 from icetower.gateway import event_streams, intent_events
 from icetower.gateway.connection_state import ConnectionState, attach
 from icetower.gateway.event_streams import StreamPlaces
+from icetower.gateway.http import Front
 from icetower.gateway.intent_events import IntentEvents
 from icetower.gateway.places import Places
 from icetower.registry.principals import administrator
@@ -39,6 +41,7 @@ class Streams:
             settings=SimpleNamespace(requests_at_once=10),
             attempts=SimpleNamespace(failed=lambda *_: None),
         )
+        front.place = partial(Front.place, front)
         self.events = IntentEvents(front, towers.towers[0])
 
     def listen(self, id_: str, takes: Callable[[bytes], Coroutine[Any, Any, None]], **headers: str) -> Any:

@@ -20,7 +20,7 @@ from pyroaring import BitMap64
 
 from icetower.audit.commits import BEFORE, Commit, Line
 from icetower.audit.findings import Edge, Rule, Verdict
-from icetower.audit.integrity import found, reverted
+from icetower.audit.integrity import found
 from icetower.audit.items import Item
 from icetower.audit.live_files import LiveFiles
 from icetower.audit.overlaps import Missed
@@ -29,6 +29,7 @@ from icetower.errors import BadRequest, NotFound, ValidationFailed
 from icetower.iceberg import avro_files
 from icetower.iceberg.records import PATH_FIELD_ID
 from icetower.iceberg.vectors import BLOB_MAX_BYTES, POSITION_FIELD_ID, decode
+from icetower.protocol.snapshots import Snapshot
 from icetower.recent import Recent
 
 ROW_ID_FIELD_ID = 2147483540
@@ -204,8 +205,7 @@ class Contents:
             now = await self._deleted(new, target)
             for old in gone:
                 kept = self._kept_by_revert(commit, target, old)
-                back = (await self._deleted(kept, target) if kept is not None else BitMap64()) - now
-                if back:
+                if kept is not None and (back := await self._deleted(kept, target) - now):
                     return [self._back(commit, target, old, new, back)]
         except Unreadable as error:
             self.notes[str(error)] = None
@@ -213,7 +213,7 @@ class Contents:
 
     def _kept_by_revert(self, commit: Commit, target: str, vector: Item) -> Item | None:
         """The vector that was there before those that a commit takes back; of most commits, the one it replaces."""
-        taken_back = reverted(commit.snapshot)
+        taken_back = Snapshot(commit.snapshot).reverts
         kept: Item | None = vector
         while kept is not None and str(kept.snapshot_id) in taken_back:
             at = self.line.at(kept.snapshot_id)

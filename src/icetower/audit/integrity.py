@@ -18,7 +18,6 @@ from icetower.audit.manifest_reading import Body, Read
 from icetower.audit.wording import called, listed, name, names, partition_of, rows, shown
 from icetower.iceberg.deletes import is_unpartitioned
 from icetower.iceberg.records import ADDED, DELETED, EXISTING, ManifestFile
-from icetower.protocol.marks import REVERTS
 from icetower.protocol.snapshots import Snapshot
 
 JSON = Mapping[str, Any]
@@ -362,7 +361,7 @@ def check_dropped(snapshot: JSON, delta: Delta, live_files: LiveFiles) -> Iterat
     `live_files`: after this snapshot.
     """
     added = delta.deletes_added()
-    taken_back = reverted(snapshot)
+    taken_back = Snapshot(snapshot).reverts
     for item in delta.deletes_removed():
         if str(item.snapshot_id) in taken_back:
             continue  # it says so: their rows are meant to come back
@@ -371,11 +370,6 @@ def check_dropped(snapshot: JSON, delta: Delta, live_files: LiveFiles) -> Iterat
         if kept:
             verdict = Verdict.DEFINITE if named else Verdict.POSSIBLE
             yield _dropped(snapshot, item, kept, added, verdict, live_files), item
-
-
-def reverted(snapshot: JSON) -> frozenset[str]:
-    """The snapshots that one takes back."""
-    return frozenset(str((snapshot.get("summary") or {}).get(REVERTS, "")).split(","))
 
 
 def _named_kept(item: Item, added: Sequence[Item], live_files: LiveFiles) -> list[Item]:

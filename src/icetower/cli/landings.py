@@ -56,7 +56,7 @@ def landed(
         raise UsageError("name the write by one of --key, --application with --sequence, and --snapshot-id")
     with connect(uri) as tower:
         found = tower.landed(table, key, application=numbered, snapshot_id=snapshot_id, ref=ref, principal=agent)
-        whose = "" if found.landed else _whose(tower, agent, snapshot_id)
+        writer = "" if found.landed else _writer_text(tower, agent, snapshot_id)
     if found.landed is None and found.error is not None:
         raise found.error
     if as_json:
@@ -67,10 +67,10 @@ def landed(
         rest = "the rest never lands: it is fenced" if found.fenced else "the same call under its key brings the rest"
         say(f"a part of it has landed, the last of it{_as_snapshot(found)}; {rest}")
     elif found.fenced:
-        say(escaped(f"{whose}it is not in the table, and never will be: it is fenced"))
+        say(escaped(f"{writer}it is not in the table, and never will be: it is fenced"))
     else:
         way = "`icetower fence` makes sure that it never lands"
-        say(escaped(f"{whose}it is not in the table now; it may be on its way. {way}"))
+        say(escaped(f"{writer}it is not in the table now; it may be on its way. {way}"))
     if not found.landed:
         raise typer.Exit(FOUND)
 
@@ -98,7 +98,7 @@ def fence(
     if (key is None) == (numbered is None):
         raise UsageError("name the write by one of --key, and --application with --sequence")
     with connect(uri) as tower:
-        whose = _whose(tower, agent, None)
+        writer = _writer_text(tower, agent, None)
         found = tower.fence(table, key, application=numbered, ref=ref, principal=agent)
     if as_json:
         say(json.dumps(_to_json(found)))
@@ -107,15 +107,15 @@ def fence(
     elif found.partly:
         say(f"a part of it has landed, the last of it{_as_snapshot(found)}; the rest is fenced: it never lands")
     else:
-        say(escaped(f"{whose}it is fenced: it never lands"))
+        say(escaped(f"{writer}it is fenced: it never lands"))
         if found.error is not None:
             say(escaped(f"whether it had landed before is unknown: {found.error.message}"))
     if found.landed:
         raise typer.Exit(FOUND)
 
 
-def _whose(tower: Tower, agent: str | None, snapshot_id: int | None) -> str:
-    """Whose write is asked about, to be said before what is not there: others have other writes under the same key.
+def _writer_text(tower: Tower, agent: str | None, snapshot_id: int | None) -> str:
+    """The writer that is asked about, for the answer that a write is not there: others use the same keys for theirs.
 
     Raises `NotFound` for a name that nobody has.
     """

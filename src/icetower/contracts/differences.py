@@ -17,15 +17,13 @@ from typing import Any
 from icetower.contracts.axes import Axes, rules_regions
 from icetower.contracts.boxes import Box, TooMany, difference, merged
 from icetower.contracts.fields import Saying, fields_of
-from icetower.contracts.model import FILE_OPERATIONS, IMPLIED, Contract, Operation, Rule
+from icetower.contracts.model import FILE_OPERATIONS, IMPLIED, NARROWER_ON_A_PART, Contract, Operation, Rule
 from icetower.contracts.overlaps import common_tables
 from icetower.contracts.regions import Pattern, Region
 from icetower.contracts.values import NotUnderstood
 from icetower.contracts.wording import operations_text, region_text
 from icetower.counting import series
 
-_NARROWER_ON_A_PART = frozenset({Operation.REFS, Operation.ALTER})
-"""Of a part of a table these allow less: whoever holds `refs` on all of it may set `main` to any snapshot."""
 NAMED_MAX = 4
 """Regions that are named one by one."""
 
@@ -149,7 +147,7 @@ def _more(less: Contract, more: Contract, pattern: Pattern, operation: Operation
     """
     mine = [rule for rule in more.rules if rule.pattern == pattern and rule.grants(operation)]
     theirs = [rule for rule in less.rules if common_tables(rule.pattern, pattern) == pattern and rule.grants(operation)]
-    if operation not in FILE_OPERATIONS | _NARROWER_ON_A_PART or all(rule.partitions == () for rule in mine + theirs):
+    if operation not in FILE_OPERATIONS | NARROWER_ON_A_PART or all(rule.partitions == () for rule in mine + theirs):
         return _Where() if operation not in FILE_OPERATIONS and mine and not theirs else None
     mine, theirs = ([rule for rule in rules if rule.partitions != ()] for rules in (mine, theirs))
     if any(rule.whole for rule in theirs) or not mine:

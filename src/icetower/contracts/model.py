@@ -73,6 +73,8 @@ class Operation(StrEnum):
 FILE_OPERATIONS = frozenset({Operation.APPEND, Operation.OVERWRITE, Operation.DELETE, Operation.REPLACE})
 """Operations that are granted partition by partition; the others concern the whole table."""
 TABLE_OPERATIONS = frozenset({Operation.DROP, Operation.RENAME})  # not granted by an entry that owns some partitions
+NARROWER_ON_A_PART = frozenset({Operation.REFS, Operation.ALTER})
+"""Of a part of a table these allow less: whoever holds `refs` on all of it may set `main` to any snapshot."""
 _READ = frozenset({Operation.READ})
 # Who may overwrite a partition can append to it, empty it and rewrite it by overwriting, so refusing the weaker
 # operation would protect nothing. A writer must load the table that it writes to; creating one needs no look inside.

@@ -18,6 +18,7 @@ from icetower.contracts.gaps import gaps
 from icetower.contracts.grants import role_name
 from icetower.contracts.model import (
     FILE_OPERATIONS,
+    NARROWER_ON_A_PART,
     Contract,
     Isolation,
     KeyWay,
@@ -160,9 +161,8 @@ def _entry(it: Written, rule: Rule, place: str) -> Iterator[Finding]:
             f"{operations_text(files)} on {rule.pattern} comes to nothing: no partition is owned; add 'partitions'",
             place,
         )
-    narrowed = {Operation.REFS, Operation.ALTER} & set(rule.operations)  # of a part of a table they allow less
     if (
-        not (files or narrowed)
+        not (files or NARROWER_ON_A_PART & rule.operations)
         and rule.partitions != ()
         and not (rule.whole and any(map(rule.grants, rule.operations)))
     ):

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
@@ -105,6 +105,11 @@ class Front:
     open_to_all: bool = False
     turns: Turns = field(default_factory=Turns)
     traces: Traces | None = None
+
+    def place(self, principal: Principal, scope: Scope) -> AbstractAsyncContextManager[None]:
+        """A place for a request of a principal, as soon as it may have one more. Raises as `Places.place`."""
+        at_once = principal.contract.requests_at_once or self.settings.requests_at_once
+        return self.intake.places.place(principal.name, connection_state_of(scope), at_once)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,9 +331,8 @@ class _Endpoint:
             request.scope[_CALLER] = principal.name
             _require_only_looks(principal, request.method)
             intake, name = front.intake, principal.name
-            at_once = principal.contract.requests_at_once or front.settings.requests_at_once
             room = intake.bodies.room(name, connection_state)
-            place = nullcontext() if self.waits else intake.places.place(name, connection_state, at_once)
+            place = nullcontext() if self.waits else front.place(principal, request.scope)
             async with place, room:
                 read = partial(read_body, room=room)
                 body = await self.body.read(read, request, principal, front.settings.body_max_bytes)

@@ -111,9 +111,7 @@ class IntentEvents:
 
     async def _found(self, request: Request, principal: Principal) -> Seen:
         """One's own intent as it stands, read in the principal's turn. Raises `NotFound`."""
-        at_once = principal.contract.requests_at_once or self._front.settings.requests_at_once
-        state = connection_state_of(request.scope)
-        async with self._front.intake.places.place(principal.name, state, at_once):
+        async with self._front.place(principal, request.scope):
             return await self._intents.wait(principal, _id(request), 0)
 
     async def _go_on(self, request: Request, send: Send, principal: Principal, seen: Seen, heard: int) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -21,7 +20,6 @@ from icetower.ambient import Ambient
 from icetower.contracts.deliveries import Slot
 from icetower.contracts.model import Operation
 from icetower.errors import BadRequest, Forbidden, NotAuthenticated
-from icetower.gateway.connection_state import connection_state_of
 from icetower.gateway.http import Call, Front, authenticate, json_response, route
 from icetower.intents.book import fenced
 from icetower.intents.model import Claim, Intent, State
@@ -63,7 +61,7 @@ class IntentRoutes:
         wanted = parse_intent(call.body)
         wishes = [_wish(each) for each in wanted.tables]
         ttl_ms, waits = round(wanted.ttl_s * 1000), wanted.wait_s > 0
-        async with place(self._front, call):
+        async with self._front.place(call.principal, call.request.scope):
             seen = await self._intents.declare(
                 call.principal,
                 wishes,
@@ -92,7 +90,7 @@ class IntentRoutes:
     async def show(self, call: Call) -> Response:
         """`?wait_s= &state= &seen=`: an intent, once there is news of it, or at the end of the wait."""
         id_, wait_s = str(call.request.path_params["intent"]), _seconds(call)
-        async with place(self._front, call):
+        async with self._front.place(call.principal, call.request.scope):
             seen = await self._intents.find(call.principal, id_)
         if wait_s > 0 and seen.intent.principal == call.principal.name:
             number, known = call.number("seen") or 0, _state(call)
@@ -131,14 +129,6 @@ class IntentRoutes:
         own = None if call.principal.sees_all else call.principal.name
         rows = self._intents.ignored.to_json(own, call.query("table"), call.limit(IGNORED_MAX))
         return json_response({"ignored": rows})
-
-
-@asynccontextmanager
-async def place(front: Front, call: Call) -> AsyncGenerator[None]:
-    """A place among the requests of the caller's principal, for a route that waits without one."""
-    at_once = call.principal.contract.requests_at_once or front.settings.requests_at_once
-    async with front.intake.places.place(call.principal.name, connection_state_of(call.request.scope), at_once):
-        yield
 
 
 async def still_acts(front: Front, call: Call) -> None:

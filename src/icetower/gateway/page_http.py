@@ -12,7 +12,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from icetower.errors import BadRequest, IcetowerError, NotAuthenticated, without_frames
-from icetower.gateway.connection_state import connection_state_of
 from icetower.gateway.http import Front, require_administrator, require_overseer
 from icetower.gateway.page_sessions import Sessions, Visitor
 from icetower.gateway.page_thread import PageThread
@@ -195,8 +194,7 @@ class _PageEndpoint:
         try:
             visitor = await pages.sessions.visitor(request)
             name = visitor.principal.name
-            at_once = visitor.principal.contract.requests_at_once or front.settings.requests_at_once
-            async with front.intake.places.place(name, connection_state_of(request.scope), at_once):
+            async with front.place(visitor.principal, request.scope):
                 form = await pages.sessions.form(request, visitor.key) if self.method == "POST" else {}
                 if self.method == "POST":
                     visitor = await pages.sessions.visitor(request)  # a body may take its time to come

@@ -98,9 +98,7 @@ class _Stream:
 
     async def _first(self, request: Request, visitor: Visitor) -> tuple[Hashable, bytes]:
         """What the part shows now, read in the principal's turn. What it may not see is refused here."""
-        front, principal = self.pages.front, visitor.principal
-        at_once = principal.contract.requests_at_once or front.settings.requests_at_once
-        async with front.intake.places.place(principal.name, connection_state_of(request.scope), at_once):
+        async with self.pages.front.place(visitor.principal, request.scope):
             seen, html = await self.fragment(Visit(request, visitor))
             return seen, message(await html())
 

@@ -9,7 +9,7 @@ from starlette.routing import Route
 
 from icetower.errors import Conflict, Forbidden, NotAuthenticated
 from icetower.gateway.http import Call, Front, json_response, route
-from icetower.gateway.intents import place, seen_json, slot_json, still_acts
+from icetower.gateway.intents import seen_json, slot_json, still_acts
 from icetower.intents.slots import Taker
 from icetower.protocol.intents import parse_slot
 from icetower.protocol.names import Identifier
@@ -50,7 +50,7 @@ class SlotRoutes:
         return json_response(answer | {"now_ms": self._front.ambient.now_ms()}, 201)
 
     async def _taken(self, call: Call, taker: Taker, wait_s: float) -> Seen:
-        async with place(self._front, call):
+        async with self._front.place(call.principal, call.request.scope):
             try:
                 return await self._slots.take(call.principal, taker, call.shadow, 0)
             except Conflict as refusal:

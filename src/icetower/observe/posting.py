@@ -78,8 +78,8 @@ class Poster:
         self._retry_for_s = retry_for_s
         self._waiting: deque[Made] = deque()
         self._workers: set[asyncio.Task[None]] = set()
-        self._alive = self._busy = 0
-        """Workers that have not ended, and those of them that send something, for which they may wait for long."""
+        self._busy = 0
+        """Workers that send something, for which they may wait for long."""
         self._client: httpx2.AsyncClient | None = None
         self._budget = RETRIES_MAX
         self._said_s: float | None = None
@@ -95,11 +95,9 @@ class Poster:
             self._waiting.popleft()
             self._drop(1, "the queue is full")
         self._waiting.append(made)
-        if self._alive < min(AT_ONCE, len(self._waiting) + self._busy):
-            self._alive += 1
+        if len(self._workers) < min(AT_ONCE, len(self._waiting) + self._busy):
             worker = asyncio.create_task(self._work())
             self._workers.add(worker)
-            worker.add_done_callback(self._workers.discard)
 
     async def close(self) -> None:
         """Send what waits, for a short while; what is left then is dropped."""
@@ -124,7 +122,10 @@ class Poster:
                 finally:
                     self._busy -= 1
         finally:
-            self._alive -= 1
+            # At its end, not in a callback after it: what comes in between would find nobody to send it.
+            worker = asyncio.current_task()
+            assert worker is not None
+            self._workers.discard(worker)
 
     async def _send(self, made: Made) -> None:
         try:

@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from icetower.protocol.marks import REVERTS
+
 _TOTAL_OF = {"added-records": "total-records", "added-data-files": "total-data-files"}
 _REMOVED = ("deleted-records", "deleted-data-files")
 
@@ -60,6 +62,11 @@ class Snapshot(Mapping[str, Any]):
     def operation(self) -> str | None:
         """What it was recorded as: ``append``, ``overwrite``, ``replace`` or ``delete``."""
         return self.summary.get("operation")
+
+    @property
+    def reverts(self) -> frozenset[str]:
+        """The ids of the snapshots that it says it takes back."""
+        return frozenset(str(self.summary.get(REVERTS, "")).split(",")) - {""}
 
     @property
     def may_be_first(self) -> bool:

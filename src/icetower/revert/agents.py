@@ -16,7 +16,7 @@ from icetower.errors import BadRequest, NotFound, ValidationFailed
 from icetower.iceberg.manifests import DataFile, Manifest, ManifestFile, read_manifest, read_manifest_list
 from icetower.iceberg.metadata import MAIN, ancestors
 from icetower.iceberg.records import DELETED
-from icetower.protocol.marks import GROUP_FILE, PRINCIPAL, PUBLISHED_BRANCH, REVERTS, REVERTS_OF
+from icetower.protocol.marks import GROUP_FILE, PRINCIPAL, PUBLISHED_BRANCH, REVERTS_OF
 from icetower.protocol.snapshots import Snapshot
 from icetower.revert.published import Published
 from icetower.revert.reverting import Own, Plan, Reverting
@@ -251,7 +251,7 @@ def _taken_back_before(chain: list[JSON], own: Mapping[int, object], wanted: Wan
     found: dict[int, None] = {}
     for at, snapshot in enumerate(chain):
         summary: Mapping[str, Any] = snapshot.get("summary") or {}
-        named = set(str(summary.get(REVERTS, "")).split(",")) - {""}
+        named = Snapshot(snapshot).reverts
         if not named & ids or at in own:
             continue
         theirs = REVERTS_OF in summary and not any(map(wanted.of, str(summary[REVERTS_OF]).split(",")))
