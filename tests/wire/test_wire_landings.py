@@ -123,7 +123,7 @@ def test_only_a_tower_sets_fences_and_its_owner_may_lift_one(tower: TowerProcess
     name, key = name_of(table), new_key()
     tower.admin.fence(name, key)
     fences = [each for each in table.refresh().properties if each.startswith(FENCE)]
-    assert len(fences) == 3  # of the key, and of the first and the last of several requests of rows under it
+    assert len(fences) == 2  # of the key, and of the first request of rows under it
     with pytest.raises(Exception, match=r"property\.unknown"):
         table.transaction().set_properties({f"{FENCE}x": "1"}).commit_transaction()
     table.transaction().remove_properties(*fences).commit_transaction()

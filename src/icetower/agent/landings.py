@@ -46,28 +46,45 @@ class Landed:
 def of_names(ask: Callable[[str | None], Landed], key: str | None) -> Landed:
     """What is known of a write by its key, or of the requests of rows that were sent under it.
 
-    These are sent one after the other: the last one has landed where all have, and what is not there was followed by
-    none. So a fence at the first one that is not there ends the call, whoever sends it.
+    Several requests are sent one after the other: what is not there was followed by none. So the first of them tells
+    whether any has landed, and a fence at the first one that is not there ends the call, whoever sends it. That one is
+    searched for in few questions, since towers count them.
 
     Args:
         ask: asks the tower by a key; or sets a fence, which is answered likewise.
     """
     if key is None:
         return ask(None)
-    whole = dict.fromkeys((key, request_key(key, 0, 1), request_key(key, 1, 2)))
     answers: list[Landed] = []
-    for name in whole:
+    for name in dict.fromkeys((key, request_key(key, 0, 1), request_key(key, 0, 2))):
         answers.append(ask(name))
         if answers[-1].landed:
-            return answers[-1]
-    parts = 0
-    while (part := ask(request_key(key, parts, parts + 2))).landed:
-        answers.append(part)
-        parts += 1
-    unknown = next((each for each in (*answers, part) if each.landed is None), None)
-    if unknown is not None:
-        return unknown
-    return replace(part, snapshot=answers[-1].snapshot, partly=True) if parts else answers[0]
+            break
+    else:
+        return next((each for each in answers if each.landed is None), answers[0])
+    if name != request_key(key, 0, 2):
+        return answers[-1]
+    last = ask(request_key(key, 1, 2))
+    if last.landed is not False:
+        return last
+    return _in_part(lambda number: ask(request_key(key, number, number + 2)), answers[-1])
+
+
+def _in_part(ask: Callable[[int], Landed], first: Landed) -> Landed:
+    """What is known of a call of which the first request has landed, and the last one has not."""
+    there, least = first, 0
+    beyond, most = ask(1), 1
+    while beyond.landed:
+        there, least, most = beyond, most, 2 * most
+        beyond = ask(most)
+    while most - least > 1:
+        middle = (least + most) // 2
+        found = ask(middle)
+        if found.landed:
+            there, least = found, middle
+        else:
+            beyond, most = found, middle
+    return beyond if beyond.landed is None else replace(beyond, snapshot=there.snapshot, partly=True)
 
 
 def query(

@@ -105,13 +105,13 @@ def status(desk: tables.Desk, table: str, key: str) -> Status:
     ways = tables.ways_into(desk, table)
     answers = [(each, desk.tower.landed(each, key)) for each in ways]
     written_to, found = next((each for each in answers if each[1].landed is not False), answers[0])
+    there = "a part of it is in the table, the rest is not" if found.partly else "it is not in the table"
     if found.error is not None:
         refusal, landed = Refusal.of(found.error), found.landed
-        summary = "it is not in the table, and never will be" if found.fenced else "it cannot be told"
+        summary = f"{there}, and never will be" if found.fenced else "it cannot be told"
         summary = f"{summary}: {refusal.message}"
         return Status(ok=False, summary=summary, landed=landed, fenced=found.fenced, refusal=refusal)
     if not found.landed:
-        there = "a part of it is in the table, the rest is not" if found.partly else "it is not in the table"
         return Status(
             summary=f"{there}. Make the very same call again: it has the same key, and is done once even "
             "if the first one still lands",
